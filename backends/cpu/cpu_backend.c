@@ -1,0 +1,363 @@
+/* cpu_backend.c: the CPU as a device: gives each thread of the pool its rows, heads or tokens and calls the chosen kernel table.
+ *
+ * Streams run at once: every operator has finished when it returns.  How work is cut never changes a result: each output is computed by
+ * one kernel call whose sums are ordered by shape alone.  Memory comes from the runtime's allocator.
+ */
+#include "cpu/kernels.h"
+
+#include <string.h>
+
+enum { MIN_TASK_WORK = 1 << 14 };                      /* multiply-adds below which a second thread costs more than it saves */
+
+struct hl_device {
+    const hl_env *env;
+    const hl_cpu_kernels *k;
+    hl_pool *pool;
+    bool act_f32;
+    uint32_t max_cols;                                 /* of all weights seen: sizes the streams' scratch */
+};
+
+struct hl_stream {
+    hl_device *d;
+    float *scratch;                                    /* [n_threads][scratch_n] */
+    size_t scratch_n;
+    uint32_t n_threads;
+};
+
+static hl_status cpu_open(const hl_env *env, hl_error *err, const hl_device_options *opt, hl_device **out)
+{
+    *out = NULL;
+    const hl_cpu_kernels *k = hl_cpu_pick(opt->isa);
+    if (!k) return hl_fail(err, HLLM_E_UNSUPPORTED, "isa \"%s\" is not supported by this CPU or build; there are: %s", opt->isa ? opt->isa : "", hl_cpu_isa_list());
+    hl_device *d = hl_alloc_zero(env->mem, sizeof *d);
+    if (!d) return HLLM_E_NOMEM;
+    *d = (hl_device){ .env = env, .k = k, .pool = opt->pool, .act_f32 = opt->act_f32 };
+    *out = d;
+    return HLLM_OK;
+}
+
+static void cpu_close(hl_device *d) { if (d) hl_free(d->env->mem, d); }
+
+static hl_status cpu_stream_new(hl_device *d, hl_error *err, hl_stream **out)
+{
+    hl_status rc = HLLM_OK;
+    hl_stream *s = NULL;
+    (void)err;
+    *out = NULL;
+    HL_NEED(s = hl_alloc_zero(d->env->mem, sizeof *s));
+    s->d = d;
+    s->n_threads = hl_pool_threads(d->pool);
+    s->scratch_n = HL_MAX(d->k->matmul_scratch(d->max_cols), d->k->attention_scratch(1, 1024));
+    s->scratch_n = hl_align_up(HL_MAX(s->scratch_n, (size_t)16384), 16);
+    HL_NEED(s->scratch = hl_alloc_array(d->env->mem, s->n_threads, s->scratch_n * sizeof(float)));
+    *out = s; s = NULL;
+done:
+    if (s) hl_free(d->env->mem, s);
+    return rc;
+}
+
+static void cpu_stream_free(hl_stream *s)
+{
+    if (!s) return;
+    hl_free(s->d->env->mem, s->scratch);
+    hl_free(s->d->env->mem, s);
+}
+
+static hl_status cpu_sync(hl_stream *s, hl_error *err) { (void)s; (void)err; return HLLM_OK; }
+static void *cpu_alloc(hl_device *d, size_t bytes) { return hl_alloc_pages(d->env->mem, bytes); }
+static void cpu_free(hl_device *d, void *p, size_t bytes) { hl_free_pages(d->env->mem, p, bytes); }
+static hl_status cpu_write(hl_stream *s, void *dst, const void *src, size_t n) { (void)s; memcpy(dst, src, n); return HLLM_OK; }
+static hl_status cpu_read(hl_stream *s, void *dst, const void *src, size_t n) { (void)s; memcpy(dst, src, n); return HLLM_OK; }
+
+static void cpu_weight_layout(hl_device *d, uint32_t dtype, uint32_t rows, uint32_t cols, uint32_t *layout, size_t *bytes, uint32_t *row_group)
+{
+    d->max_cols = HL_MAX(d->max_cols, cols);
+    *layout = HL_LAYOUT_FILE;
+    *bytes = (size_t)rows * hl_dtype_bytes(hl_dtype(dtype), cols);
+    *row_group = 1;
+}
+
+static void cpu_weight_pack(hl_device *d, hl_weight *w, uint32_t row0, uint32_t n_rows, const void *src)
+{
+    (void)d;
+    memcpy((char *)(uintptr_t)w->data + row0 * w->row_bytes, src, n_rows * w->row_bytes);
+}
+
+static size_t cpu_act_bytes(hl_device *d, uint32_t n) { return d->act_f32 || n % HL_QK ? 0 : hl_q8_row_bytes(n); }
+
+/* Runs fn over n items of about work_each multiply-adds: in one go when there is little to do. */
+typedef struct span { void (*fn)(void *arg, uint32_t i0, uint32_t i1, uint32_t thread); void *arg; uint32_t n, per; } span;
+
+static void span_task(void *v, uint32_t task, uint32_t thread)
+{
+    span *s = v;
+    uint32_t i0 = task * s->per;
+    s->fn(s->arg, i0, HL_MIN(s->n, i0 + s->per), thread);
+}
+
+static void for_each(hl_stream *st, uint32_t n, size_t work_each, uint32_t unit, void (*fn)(void *, uint32_t, uint32_t, uint32_t), void *arg)
+{
+    const uint32_t threads = st->n_threads;
+    uint32_t per = HL_MAX(n / (threads * 4), 1u);
+    uint32_t least = (uint32_t)HL_MIN((size_t)n, MIN_TASK_WORK / HL_MAX(work_each, (size_t)1) + 1);
+    per = HL_MAX(per, least);
+    per = (per + unit - 1) / unit * unit;
+    if (threads == 1 || per >= n) { fn(arg, 0, n, 0); return; }
+    span s = { fn, arg, n, per };
+    hl_pool_run(st->d->pool, span_task, &s, (n + per - 1) / per);
+}
+
+/* ---- operators ---- */
+
+static void cpu_embed(hl_stream *s, float *y, const hl_weight *w, const int32_t *ids, uint32_t n_tok, float scale)
+{
+    (void)s;
+    for (uint32_t t = 0; t < n_tok; t++) {
+        float *row = y + (size_t)t * w->cols;
+        hl_dequantize(w->dtype, (const char *)w->data + (size_t)ids[t] * w->row_bytes, row, w->cols);
+        if (scale != 1.0f) for (uint32_t i = 0; i < w->cols; i++) row[i] *= scale;
+    }
+}
+
+typedef struct norm_arg { const hl_cpu_kernels *k; uint32_t kind, n; float *y; const float *x, *w, *b; float eps; } norm_arg;
+
+static void norm_rows(void *v, uint32_t r0, uint32_t r1, uint32_t thread)
+{
+    norm_arg *a = v;
+    (void)thread;
+    for (uint32_t r = r0; r < r1; r++) {
+        const float *x = a->x + (size_t)r * a->n;
+        float *y = a->y + (size_t)r * a->n;
+        if (a->kind == HL_NORM_RMS) a->k->rms_norm(y, x, a->w, a->eps, a->n);
+        else a->k->layer_norm(y, x, a->w, a->b, a->eps, a->n);
+    }
+}
+
+static void cpu_norm(hl_stream *s, uint32_t kind, float *y, const float *x, const float *w, const float *b, float eps, uint32_t n_rows, uint32_t n)
+{
+    norm_arg a = { s->d->k, kind, n, y, x, w, b, eps };
+    for_each(s, n_rows, n, 1, norm_rows, &a);
+}
+
+typedef struct quant_arg { const hl_cpu_kernels *k; const hl_act *a; } quant_arg;
+
+static void quant_rows(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
+{
+    quant_arg *q = v;
+    (void)thread;
+    for (uint32_t t = t0; t < t1; t++) q->k->quantize(hl_q8_row_at(q->a->q, q->a->n, t), q->a->x + (size_t)t * q->a->n, q->a->n);
+}
+
+static void cpu_quantize(hl_stream *s, const hl_act *a)
+{
+    if (!a->q) return;
+    quant_arg q = { s->d->k, a };
+    for_each(s, a->n_tok, (size_t)a->n * 4, 1, quant_rows, &q);
+}
+
+typedef struct matmul_arg { hl_stream *s; const hl_act *a; const hl_product *p; uint32_t n_p; } matmul_arg;
+
+static bool is_quantised(uint32_t dtype) { return dtype != HL_F32 && dtype != HL_F16 && dtype != HL_BF16; }
+
+/* Rows [r0, r1) of one product. */
+static void product_rows(const matmul_arg *m, const hl_product *p, uint32_t r0, uint32_t r1, uint32_t thread)
+{
+    const hl_weight *w = p->w;
+    const hl_cpu_kernels *k = m->s->d->k;
+    const uint8_t *rows = (const uint8_t *)w->data + (size_t)r0 * w->row_bytes;
+    float *y = p->y + r0, *scratch = m->s->scratch + thread * m->s->scratch_n;
+    if (m->a->q && is_quantised(w->dtype)) k->matmul_q8(w->dtype, y, p->stride, rows, w->row_bytes, r1 - r0, w->cols, m->a->q, m->a->n_tok, scratch);
+    else k->matmul_f32(w->dtype, y, p->stride, rows, w->row_bytes, r1 - r0, w->cols, m->a->x, m->a->n_tok, scratch);
+    if (p->bias)
+        for (uint32_t t = 0; t < m->a->n_tok; t++)
+            for (uint32_t r = 0; r < r1 - r0; r++) y[t * p->stride + r] += p->bias[r0 + r];
+}
+
+/* The products' rows laid end to end. */
+static void matmul_rows(void *v, uint32_t r0, uint32_t r1, uint32_t thread)
+{
+    const matmul_arg *m = v;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < m->n_p && at < r1; i++) {
+        const uint32_t rows = m->p[i].w->rows;
+        const uint32_t a = HL_MAX(r0, at), b = HL_MIN(r1, at + rows);
+        if (a < b) product_rows(m, &m->p[i], a - at, b - at, thread);
+        at += rows;
+    }
+}
+
+static void cpu_matmul(hl_stream *s, const hl_act *a, const hl_product *p, uint32_t n_p)
+{
+    matmul_arg m = { s, a, p, n_p };
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < n_p; i++) rows += p[i].w->rows;
+    for_each(s, rows, (size_t)a->n * a->n_tok, 16, matmul_rows, &m);
+}
+
+typedef struct rope_arg { const hl_cpu_kernels *k; float *x; size_t stride; uint32_t n_heads, head_dim, n_rot, kind; const float *cs; } rope_arg;
+
+static void rope_rows(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
+{
+    rope_arg *r = v;
+    (void)thread;
+    for (uint32_t t = t0; t < t1; t++) r->k->rope(r->x + t * r->stride, r->n_heads, r->head_dim, r->n_rot, r->kind, r->cs + (size_t)t * r->n_rot);
+}
+
+static void cpu_rope(hl_stream *s, float *x, size_t stride, uint32_t n_tok, uint32_t n_heads, uint32_t head_dim, uint32_t n_rot, uint32_t kind, const float *cs)
+{
+    rope_arg r = { s->d->k, x, stride, n_heads, head_dim, n_rot, kind, cs };
+    for_each(s, n_tok, (size_t)n_heads * head_dim, 1, rope_rows, &r);
+}
+
+size_t hl_kv_row_bytes(uint32_t dtype, uint32_t dim)
+{
+    const hl_dtype_info *d = hl_dtype(dtype);
+    return (size_t)(dim + d->block - 1) / d->block * d->bytes;
+}
+
+typedef struct kv_arg { const hl_cpu_kernels *k; const hl_kv_layer *kv; const float *ks, *vs; size_t k_stride, v_stride; uint32_t pos0; } kv_arg;
+
+static void kv_rows(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
+{
+    kv_arg *a = v;
+    const hl_kv_layer *kv = a->kv;
+    const size_t kb = hl_kv_row_bytes(kv->dtype, kv->dim_k), vb = hl_kv_row_bytes(kv->dtype, kv->dim_v);
+    (void)thread;
+    for (uint32_t t = t0; t < t1; t++)
+        for (uint32_t h = 0; h < kv->n_heads; h++) {
+            size_t row = (size_t)h * kv->n_slots + (a->pos0 + t) % kv->n_slots;
+            a->k->kv_store(kv->dtype, (char *)kv->k + row * kb, a->ks + t * a->k_stride + (size_t)h * kv->dim_k, kv->dim_k);
+            a->k->kv_store(kv->dtype, (char *)kv->v + row * vb, a->vs + t * a->v_stride + (size_t)h * kv->dim_v, kv->dim_v);
+        }
+}
+
+static void cpu_kv_put(hl_stream *s, const hl_kv_layer *kv, const float *k, size_t k_stride, const float *v, size_t v_stride, uint32_t pos0, uint32_t n_tok)
+{
+    kv_arg a = { s->d->k, kv, k, v, k_stride, v_stride, pos0 };
+    for_each(s, n_tok, (size_t)kv->n_heads * (kv->dim_k + kv->dim_v), 1, kv_rows, &a);
+}
+
+typedef struct att_arg { hl_stream *s; const hl_attention *a; } att_arg;
+
+/* One item: one token and one KV head, with the query heads that share it. */
+static void att_items(void *v, uint32_t i0, uint32_t i1, uint32_t thread)
+{
+    att_arg *g = v;
+    const hl_attention *a = g->a;
+    const hl_kv_layer *kv = a->kv;
+    const hl_cpu_kernels *k = g->s->d->k;
+    const uint32_t group = a->n_heads / kv->n_heads;
+    float *scratch = g->s->scratch + thread * g->s->scratch_n;
+    uint32_t n_q = group;                              /* query heads at once: as many as the scratch holds */
+    while (n_q > 1 && k->attention_scratch(n_q, kv->dim_v) > g->s->scratch_n) n_q--;
+    for (uint32_t i = i0; i < i1; i++) {
+        const uint32_t h = i / a->n_tok, t = i % a->n_tok, p = a->pos0 + t;
+        const uint32_t p0 = a->window && p + 1 > a->window ? p + 1 - a->window : 0;
+        for (uint32_t q = 0; q < group; q += n_q) {
+            const size_t head = (size_t)t * a->n_heads + h * group + q;
+            k->attention(kv, h, a->q + head * kv->dim_k, HL_MIN(n_q, group - q), p0, p + 1, a->scale, a->softcap, a->out + head * kv->dim_v, scratch);
+        }
+    }
+}
+
+static void cpu_attention(hl_stream *s, const hl_attention *a)
+{
+    att_arg g = { s, a };
+    const uint32_t seen = a->window ? HL_MIN(a->window, a->pos0 + a->n_tok) : a->pos0 + a->n_tok;
+    for_each(s, a->n_tok * a->kv->n_heads, (size_t)seen * (a->n_heads / a->kv->n_heads) * (a->kv->dim_k + a->kv->dim_v), 1, att_items, &g);
+}
+
+typedef struct act_arg { const hl_cpu_kernels *k; uint32_t kind, n; float *y; size_t y_stride, stride; const float *gate, *up; } act_arg;
+
+static void act_rows(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
+{
+    act_arg *a = v;
+    (void)thread;
+    for (uint32_t t = t0; t < t1; t++)
+        a->k->ffn_act(a->kind, a->y + t * a->y_stride, a->gate + t * a->stride, a->up ? a->up + t * a->stride : NULL, a->n);
+}
+
+static void cpu_ffn_act(hl_stream *s, uint32_t kind, float *y, size_t y_stride, const float *gate, const float *up, size_t stride, uint32_t n_tok, uint32_t n)
+{
+    act_arg a = { s->d->k, kind, n, y, y_stride, stride, gate, up };
+    for_each(s, n_tok, (size_t)n * 8, 1, act_rows, &a);
+}
+
+static void cpu_add(hl_stream *s, float *restrict y, const float *restrict x, size_t n)
+{
+    (void)s;
+    for (size_t i = 0; i < n; i++) y[i] += x[i];
+}
+
+static void cpu_softcap(hl_stream *s, float *y, size_t n, float cap) { s->d->k->softcap(y, n, cap); }
+
+const hl_backend_vt hl_cpu_backend = {
+    .abi = HL_BACKEND_ABI, .name = "cpu", .host_memory = true,
+    .open = cpu_open, .close = cpu_close, .stream_new = cpu_stream_new, .stream_free = cpu_stream_free, .sync = cpu_sync,
+    .alloc = cpu_alloc, .free = cpu_free, .write = cpu_write, .read = cpu_read,
+    .weight_layout = cpu_weight_layout, .weight_pack = cpu_weight_pack, .act_bytes = cpu_act_bytes,
+    .embed = cpu_embed, .norm = cpu_norm, .quantize = cpu_quantize, .matmul = cpu_matmul, .rope = cpu_rope, .kv_put = cpu_kv_put,
+    .attention = cpu_attention, .ffn_act = cpu_ffn_act, .add = cpu_add, .softcap = cpu_softcap,
+};
+
+/* ---- what the machine can do ---- */
+
+typedef struct probe_arg { const hl_cpu_kernels *k; const char *data; size_t per; uint32_t streams; _Atomic uint64_t sink; double ops[1024]; } probe_arg;
+
+static void probe_read_task(void *v, uint32_t task, uint32_t thread)
+{
+    probe_arg *p = v;
+    (void)thread;
+    atomic_fetch_add(&p->sink, p->k->probe_read(p->data + task * p->per, p->per, p->streams));
+}
+
+static void probe_touch_task(void *v, uint32_t task, uint32_t thread)
+{
+    probe_arg *p = v;
+    (void)thread;
+    memset((char *)(uintptr_t)p->data + task * p->per, 1, p->per);
+}
+
+double hl_cpu_measure_read(const hl_env *env, hl_pool *pool, size_t bytes)
+{
+    const uint32_t n = hl_pool_threads(pool);
+    double best = 0;
+    char *data = hl_alloc_pages(env->mem, bytes);
+    if (!data) return 0;
+    probe_arg p = { .k = hl_cpu_pick(NULL), .data = data, .per = bytes / n & ~(size_t)4095 };
+    hl_pool_run(pool, probe_touch_task, &p, n);
+    for (int round = 0; round < 2; round++)
+        for (p.streams = 1; p.streams <= 8; p.streams *= 2) {
+            uint64_t t0 = hl_now_ns();
+            hl_pool_run(pool, probe_read_task, &p, n);
+            double rate = (double)p.per * n / ((double)(hl_now_ns() - t0) * 1e-9);
+            best = HL_MAX(best, rate);
+        }
+    hl_free_pages(env->mem, data, bytes);
+    return best;
+}
+
+static void probe_int8_task(void *v, uint32_t task, uint32_t thread)
+{
+    probe_arg *p = v;
+    (void)thread;
+    p->ops[task] = p->k->probe_int8(p->per);
+}
+
+double hl_cpu_measure_int8(hl_pool *pool, const char *isa)
+{
+    const uint32_t n = HL_MIN(hl_pool_threads(pool), 1024u);
+    double best = 0;
+    probe_arg p = { .k = hl_cpu_pick(isa), .per = 1000 };
+    if (!p.k) return 0;
+    for (int round = 0; round < 6; round++) {
+        double ops = 0;
+        uint64_t t0 = hl_now_ns();
+        hl_pool_run(pool, probe_int8_task, &p, n);
+        double s = (double)(hl_now_ns() - t0) * 1e-9;
+        for (uint32_t i = 0; i < n; i++) ops += p.ops[i];
+        best = HL_MAX(best, ops / s);
+        if (s < 0.02) p.per *= 4;
+    }
+    return best;
+}

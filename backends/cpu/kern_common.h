@@ -1,0 +1,78 @@
+/* kern_common.h: what the kernel files share in plain C: scale bytes of the 256-blocks, the rule for 8-bit scales, positions of a ring.
+ *
+ * Static-inline only (each kernel file is compiled with its own instruction set, and none may lend its code to another).
+ * Nothing here is fast by itself; what runs per element is in the tables' own files.
+ */
+#ifndef HL_KERN_COMMON_H
+#define HL_KERN_COMMON_H
+
+#include "cpu/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { KV_TILE = 64 };                                 /* positions per softmax step, at multiples of itself */
+
+/* Steps of the grids that quantize tries: q = round(t * step / 2^15) for t = x scaled to a largest |t| of 32512 = 127 * 256. */
+enum { Q8_STEP_FIRST = 128, Q8_STEPS = 8, Q8_T_MAX = 32512 };
+#define Q8_SMALLEST 0x1p-96f                           /* below it Q8_T_MAX / amax might overflow: such a block is zero */
+
+/* In front of a loop of few, constant rounds over vectors, which have to end up in registers. */
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+static inline float bits_f32(uint32_t b) { float f; memcpy(&f, &b, 4); return f; }
+static inline uint32_t f32_bits(float f) { uint32_t b; memcpy(&b, &f, 4); return b; }
+static inline uint16_t load_u16(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
+static inline uint32_t load_u32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+static inline uint64_t load_u64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+static inline void store_u32(void *p, uint32_t v) { memcpy(p, &v, 4); }
+
+static inline float f32_nan(void) { return bits_f32(0x7FC00000); }
+
+/* 2^(e - 128), MXFP4's scale for doubled table values */
+static inline float mxfp4_scale(uint8_t e) { return e < 2 ? bits_f32(0x00200000u << e) : bits_f32((uint32_t)(e - 1) << 23); }
+
+/* Q4_K and Q5_K: 8 scales and 8 minimums of 6 bits in 12 bytes. */
+static inline void scales_k4(const uint8_t s[12], uint8_t sc[8], uint8_t mn[8])
+{
+    uint32_t a = load_u32(s), b = load_u32(s + 4), c = load_u32(s + 8);
+    store_u32(sc, a & 0x3F3F3F3F);
+    store_u32(mn, b & 0x3F3F3F3F);
+    store_u32(sc + 4, (c & 0x0F0F0F0F) | (a >> 2 & 0x30303030));
+    store_u32(mn + 4, (c >> 4 & 0x0F0F0F0F) | (b >> 2 & 0x30303030));
+}
+
+/* Q3_K: 16 scales of 6 bits in 12 bytes, 32 too high. */
+static inline void scales_k3(const uint8_t s[12], int8_t sc[16])
+{
+    uint32_t a = load_u32(s), b = load_u32(s + 4), c = load_u32(s + 8);
+    uint8_t u[16];
+    store_u32(u, (a & 0x0F0F0F0F) | (c << 4 & 0x30303030));
+    store_u32(u + 4, (b & 0x0F0F0F0F) | (c << 2 & 0x30303030));
+    store_u32(u + 8, (a >> 4 & 0x0F0F0F0F) | (c & 0x30303030));
+    store_u32(u + 12, (b >> 4 & 0x0F0F0F0F) | (c >> 2 & 0x30303030));
+    for (int i = 0; i < 16; i++) sc[i] = (int8_t)(u[i] - 32);
+}
+
+/* IQ4_XS: 8 scales of 6 bits, 32 too high. */
+static inline void scales_iq4_xs(const uint8_t *block, int8_t sc[8])
+{
+    uint32_t high = load_u16(block + 2), low = load_u32(block + 4);
+    for (int g = 0; g < 8; g++) sc[g] = (int8_t)((int)((low >> 4 * g & 15) | (high >> 2 * g & 3) << 4) - 32);
+}
+
+static inline size_t kv_row_bytes(uint32_t dtype, uint32_t dim)
+{
+    return dtype == HL_F32 ? (size_t)dim * 4 : dtype == HL_F16 ? (size_t)dim * 2 : (size_t)((dim + 31) / 32) * sizeof(hl_block_q8_0);
+}
+
+static inline const uint8_t *kv_rows(const void *base, const hl_kv_layer *kv, uint32_t head, uint32_t dim)
+{
+    return (const uint8_t *)base + (size_t)head * kv->n_slots * kv_row_bytes(kv->dtype, dim);
+}
+
+#endif

@@ -1,0 +1,67 @@
+/* kernels.h: the type of a CPU kernel table.  One file per instruction set, one exported table each; cpu_dispatch.c picks.
+ *
+ * No kernel allocates, locks or knows of threads: cpu_backend.c gives each thread its rows, heads or tokens.
+ * The sum for one output is taken in an order fixed by the shape alone: never by how many rows or tokens one call covers.
+ */
+#ifndef HL_CPU_KERNELS_H
+#define HL_CPU_KERNELS_H
+
+#include "backend.h"
+
+/* A quantised activation row of n elements (n a multiple of 32) is an array of units of 256 columns, 8 blocks of 32: x ~ d[block] * q.
+ * The scale of a block is searched: the best of eight grids, then the least-squares factor for it.  On Gaussian data the mean squared
+ * error is a fifth below that of max / 127, at no cost for the matrices.  Every table gives the same q, d, sum and isum.
+ * A block with an Inf or NaN has d = NaN and q = 0; a block whose largest element is below 2^-96 is zero; so is what lies beyond n. */
+typedef struct hl_q8_unit {
+    int8_t q[256];                   /* -127..127 */
+    int8_t tile[256];                /* the same in the order that this table's many-token products want (or nothing) */
+    float d[8];
+    float sum[2][8];                 /* d * isum, for types with minimums */
+    int32_t isum[2][8];              /* sums of q over the first 16 of every block, over the second 16 of every block */
+} hl_q8_unit;
+size_t hl_q8_row_bytes(uint32_t n);                    /* multiple of 64 */
+hl_q8_unit *hl_q8_row_at(void *base, uint32_t n, uint32_t tok);    /* row tok of an array of such rows */
+
+typedef struct hl_cpu_kernels {
+    const char *isa;                                   /* "avx2" */
+    int (*supported)(void);                            /* CPU and operating system */
+
+    void (*quantize)(hl_q8_unit *out, const float *restrict x, uint32_t n);
+
+    /* y[t * stride + r] = W[r] . x[t] for r < n_rows, t < n_tok.  w: file layout, row_bytes apart.  8-bit: quantised types only; act: rows of
+     * hl_q8_row_bytes(cols), 64-byte aligned.  f32: any type; x: rows of cols floats.  scratch: matmul_scratch(cols) floats, 64-byte
+     * aligned.  Many tokens: call with multiples of 16 rows if you can, a panel of 16 rows is unpacked once for all tokens. */
+    void (*matmul_q8)(uint32_t dtype, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
+                      uint32_t cols, const void *act, uint32_t n_tok, float *restrict scratch);
+    void (*matmul_f32)(uint32_t dtype, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
+                       uint32_t cols, const float *restrict x, uint32_t n_tok, float *restrict scratch);
+    size_t (*matmul_scratch)(uint32_t cols);                                                       /* floats, for both */
+
+    void (*rms_norm)(float *y, const float *x, const float *w, float eps, uint32_t n);             /* sums in double */
+    void (*layer_norm)(float *y, const float *x, const float *w, const float *b, float eps, uint32_t n);
+    void (*ffn_act)(uint32_t kind, float *y, const float *gate, const float *up, uint32_t n);      /* exp and tanh to 2 ulp or better */
+    void (*rope)(float *x, uint32_t n_heads, uint32_t head_dim, uint32_t n_rot, uint32_t kind, const float *cos_sin);   /* one token */
+    void (*softcap)(float *y, size_t n, float cap);
+    void (*kv_store)(uint32_t dtype, void *dst, const float *src, uint32_t dim);                   /* one head's row */
+
+    /* Attention of n_q query rows that share one KV head and one token (a GQA group) over key positions [p0, p1): online softmax over tiles
+     * of 64 positions that begin at multiples of 64, so that the sums depend on positions only.  q: [n_q][dim_k]; out: [n_q][dim_v]. */
+    void (*attention)(const hl_kv_layer *kv, uint32_t kv_head, const float *q, uint32_t n_q, uint32_t p0, uint32_t p1, float scale,
+                      float softcap, float *out, float *scratch);
+    size_t (*attention_scratch)(uint32_t n_q, uint32_t dim_v);                                     /* floats */
+
+    double (*probe_int8)(uint64_t rounds);             /* operations done; the time is the caller's */
+    uint64_t (*probe_read)(const void *data, size_t bytes, uint32_t streams);
+} hl_cpu_kernels;
+
+extern const hl_cpu_kernels hl_kern_scalar, hl_kern_avx2, hl_kern_avx512, hl_kern_neon, hl_kern_neon_dotprod;
+
+/* cpu_dispatch.c: NULL-ended, best first, only what this build has (not only what this CPU supports). */
+extern const hl_cpu_kernels *const hl_cpu_tables[];
+int hl_cpu_has_neon(void);
+int hl_cpu_has_dotprod(void);
+int hl_cpu_has_avx2(void);                             /* with FMA and F16C */
+int hl_cpu_has_avx512(void);                           /* F, BW, VL, DQ and VNNI */
+const hl_cpu_kernels *hl_cpu_pick(const char *isa);    /* NULL isa: the best supported; NULL result: unknown or unsupported */
+
+#endif

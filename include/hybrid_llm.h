@@ -1,0 +1,468 @@
+/* hybrid_llm.h: run language models that are bigger than the GPU, or bigger than the machine.
+ *
+ * SPDX-License-Identifier: MIT
+ *
+ * Handles, in order of use; a child keeps its parent alive, so they may be freed in any order:
+ *   hllm_runtime   allocator, log, threads, what the machine can do
+ *   hllm_model     an opened GGUF file: metadata, tensors, tokenizer, chat template.  Immutable, shareable
+ *   hllm_engine    a model's weights in memory, ready to compute.  Immutable, shareable
+ *   hllm_session   one conversation: KV cache, position, sampling
+ *
+ * Rules that hold everywhere
+ *   Errors   Every fallible function returns hllm_status: 0 is success, negative is an error.  On an error every output is
+ *            NULL or 0 and nothing needs cleanup.  The text (what, where, value, limit) is copied out of a handle with its
+ *            hllm_..._last_error function: the handle that was the first argument of the failed call.
+ *   Threads  A const handle may be used by many threads at once; a non-const one by one thread at a time (a second one gets
+ *            HLLM_E_BUSY).  hllm_generate_cancel and hllm_progress_cancel may be called from any thread at any time.
+ *   Structs  The caller sets struct_size = sizeof(the struct) and clears the rest; in options 0 always means "the default".
+ *            Structs grow only at their end, at reserved fields; a larger struct whose unknown tail is not zero is refused.
+ *   Text     UTF-8, with a length; a NUL is never needed, except in path and name arguments (const char * without a length).
+ *   Memory   "borrows": until the call returns.  "copies": the caller's memory is free after the call.
+ *            Strings inside output structs live as long as the handle that they came from.
+ *   Guest    The library never prints, never ends the process, reads no environment variable, installs no signal handler,
+ *            changes no locale and no floating-point mode, and blocks all signals in its own threads.
+ */
+#ifndef HYBRID_LLM_H
+#define HYBRID_LLM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define HLLM_VERSION_MAJOR 0
+#define HLLM_VERSION_MINOR 1
+#define HLLM_VERSION_PATCH 0
+
+#if defined(_WIN32)
+#  define HLLM_API
+#elif defined(__GNUC__)
+#  define HLLM_API __attribute__((visibility("default")))
+#else
+#  define HLLM_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- status ------------------------------------------------------------------------------------------------------- */
+
+typedef int32_t hllm_status;
+enum {
+    HLLM_OK             = 0,
+    HLLM_E_ARG          = -1,    /* an argument is NULL, out of range or not UTF-8 where UTF-8 is required */
+    HLLM_E_NOMEM        = -2,    /* memory cannot be had; the text has both numbers where they are known */
+    HLLM_E_IO           = -3,    /* the operating system refused; the text has its reason */
+    HLLM_E_FORMAT       = -4,    /* a file does not follow its format */
+    HLLM_E_TRUNCATED    = -5,    /* a file ends before what it declares */
+    HLLM_E_VERSION      = -6,    /* a version of a file or a struct_size that is not known here */
+    HLLM_E_ENDIAN       = -7,    /* a big-endian file */
+    HLLM_E_LIMIT        = -8,    /* above a documented limit */
+    HLLM_E_UNSUPPORTED  = -9,    /* well-formed, but nothing here can do it; the text lists what can be done */
+    HLLM_E_MISMATCH     = -10,   /* two things that must fit do not: tensor and shape, session file and model, shards */
+    HLLM_E_STATE        = -11,   /* not now: the text says what has to come before */
+    HLLM_E_BUSY         = -12,   /* another thread is inside this handle */
+    HLLM_E_CANCELLED    = -13,   /* cancelled, as asked */
+    HLLM_E_CONTEXT_FULL = -14,   /* the context has no room; the text has the counts */
+    HLLM_E_NUMERIC      = -15,   /* NaN or infinity in the logits; no token was produced */
+    HLLM_E_CORRUPT      = -16,   /* a checksum or an inner length is wrong */
+    HLLM_E_NOT_FOUND    = -17,   /* no such key, tensor, token or file */
+    HLLM_E_BUFFER       = -18,   /* the buffer is too small: the needed count was returned and nothing was written */
+    HLLM_E_TIMEOUT      = -19,   /* nothing happened in the time given */
+    HLLM_E_INTERNAL     = -20    /* a defect of this library: please report it */
+};
+
+/* The name of a code, such as "HLLM_E_FORMAT"; "HLLM_E_?" for an unknown one.  Never NULL. */
+HLLM_API const char *hllm_status_name(hllm_status status);
+/* The library's own version, such as "0.1.0". */
+HLLM_API const char *hllm_version(void);
+
+/* ---- runtime ------------------------------------------------------------------------------------------------------ */
+
+typedef struct hllm_runtime  hllm_runtime;
+typedef struct hllm_progress hllm_progress;
+typedef struct hllm_model    hllm_model;
+typedef struct hllm_engine   hllm_engine;
+typedef struct hllm_session  hllm_session;
+
+/* All memory of the library comes through here, from any of its threads.  align is a power of two up to 2 MiB; a result that is
+ * not so aligned is refused.  free gets what alloc returned, with the same bytes and align. */
+typedef struct hllm_allocator {
+    uint32_t struct_size;
+    uint32_t reserved0;
+    void *user;
+    void *(*alloc)(void *user, size_t bytes, size_t align);
+    void (*free)(void *user, void *block, size_t bytes, size_t align);
+} hllm_allocator;
+
+typedef struct hllm_runtime_options {
+    uint32_t struct_size;
+    uint32_t n_threads;               /* compute threads; 0: physical cores; at most 1,024 */
+    const hllm_allocator *allocator;  /* copied; NULL: the C library's, with large pages for large blocks */
+    const char *isa;                  /* force a lower CPU kernel table: "scalar", "avx2", "avx512", "neon"; NULL: the best */
+    char *error_text;                 /* where hllm_runtime_create itself puts its error text, NUL-ended; may be NULL */
+    size_t error_capacity;
+} hllm_runtime_options;
+
+/* opt may be NULL. */
+HLLM_API hllm_status hllm_runtime_create(const hllm_runtime_options *opt, hllm_runtime **out);
+HLLM_API void hllm_runtime_free(hllm_runtime *rt);
+/* The text of the last failed call on this handle, NUL-ended, cut to cap.  Returns the bytes that the whole text needs with
+ * its NUL.  buf may be NULL when cap is 0.  With many threads on one handle the text may be another thread's. */
+HLLM_API size_t hllm_runtime_last_error(const hllm_runtime *rt, char *buf, size_t cap);
+
+enum { HLLM_LOG_INFO = 1, HLLM_LOG_WARNING = 2 };
+/* Takes the oldest line out of the log (warnings about files, mostly).  *needed = its bytes with the NUL; 0: the log is empty.
+ * HLLM_E_BUFFER: cap is below *needed, the line stays.  Only the newest 256 lines are kept. */
+HLLM_API hllm_status hllm_log_poll(hllm_runtime *rt, uint32_t *level, char *buf, size_t cap, size_t *needed);
+
+typedef struct hllm_machine_info {
+    uint32_t struct_size;
+    uint32_t n_threads;               /* what this runtime computes with */
+    uint32_t n_cores;                 /* physical cores that the process may use */
+    uint32_t n_cpus;                  /* logical ones */
+    uint64_t memory_bytes;            /* of the machine or of the cgroup's limit, whichever is lower */
+    uint64_t memory_available_bytes;  /* now, likewise */
+    uint64_t l1d_bytes, l2_bytes, l3_bytes;
+    const char *cpu;                  /* the maker's name for it */
+    const char *isa;                  /* the kernel table in use */
+    const char *isa_known;            /* the tables in this build that this CPU supports, best first, separated by spaces */
+} hllm_machine_info;
+HLLM_API hllm_status hllm_runtime_machine(const hllm_runtime *rt, hllm_machine_info *out);
+
+typedef struct hllm_machine_speed {
+    uint32_t struct_size;
+    uint32_t reserved0;
+    double read_bytes_per_s;          /* sequential reads of memory, all threads; best of 1, 2, 4 and 8 streams a thread */
+    double int8_ops_per_s;            /* dot products of bytes, all threads, one multiply-add = 2 operations */
+} hllm_machine_speed;
+/* Measures for about half a second (and 512 MiB of memory; less if that is not available).  Uses the compute threads. */
+HLLM_API hllm_status hllm_runtime_measure(hllm_runtime *rt, hllm_machine_speed *out);
+
+/* Watches one slow call from another thread: pass it in the call's options, read and cancel it from anywhere.  One call at a
+ * time per progress handle. */
+HLLM_API hllm_status hllm_progress_create(hllm_runtime *rt, hllm_progress **out);
+HLLM_API void hllm_progress_free(hllm_progress *p);
+/* Units are bytes when loading.  total 0: not known yet. */
+HLLM_API hllm_status hllm_progress_read(const hllm_progress *p, uint64_t *done, uint64_t *total);
+HLLM_API hllm_status hllm_progress_cancel(hllm_progress *p);
+
+/* ---- model -------------------------------------------------------------------------------------------------------- */
+
+enum { HLLM_MODEL_VOCAB_ONLY = 1 };   /* tensors may be absent; only metadata and tokenizer functions work */
+
+typedef struct hllm_model_options {
+    uint32_t struct_size;
+    uint32_t flags;
+    hllm_progress *progress;
+} hllm_model_options;
+
+/* Opens a GGUF file (v2 or v3, little-endian).  The first file of a split set opens the others beside it.  Checks everything;
+ * reads no weights.  Errors are on rt. */
+HLLM_API hllm_status hllm_model_open(hllm_runtime *rt, const char *path, const hllm_model_options *opt, hllm_model **out);
+/* The same from an open file descriptor: length bytes at offset (an asset inside a bundle); length 0: to the file's end.
+ * The descriptor is duplicated; the caller keeps its own. */
+HLLM_API hllm_status hllm_model_open_fd(hllm_runtime *rt, int32_t fd, uint64_t offset, uint64_t length,
+                                        const hllm_model_options *opt, hllm_model **out);
+HLLM_API void hllm_model_free(hllm_model *m);
+HLLM_API size_t hllm_model_last_error(const hllm_model *m, char *buf, size_t cap);
+
+typedef struct hllm_model_info {
+    uint32_t struct_size;
+    uint32_t gguf_version;
+    const char *family;               /* general.architecture */
+    const char *name;                 /* general.name or "" */
+    uint64_t file_bytes;              /* of all shards */
+    uint64_t tensor_bytes;
+    uint64_t n_params;                /* elements of all tensors */
+    uint32_t n_layers, n_embd, n_ff, n_vocab;
+    uint32_t n_heads, n_heads_kv, head_dim_k, head_dim_v;   /* of the first layer */
+    uint32_t n_ctx_train;
+    uint32_t window;                  /* sliding window in tokens; 0: none */
+    uint32_t n_keys, n_tensors, n_shards;
+    uint32_t flags;                   /* HLLM_MODEL_VOCAB_ONLY when opened so */
+} hllm_model_info;
+HLLM_API hllm_status hllm_model_get_info(const hllm_model *m, hllm_model_info *out);
+
+/* GGUF value types, as in the file. */
+enum {
+    HLLM_VALUE_U8 = 0, HLLM_VALUE_I8 = 1, HLLM_VALUE_U16 = 2, HLLM_VALUE_I16 = 3, HLLM_VALUE_U32 = 4, HLLM_VALUE_I32 = 5,
+    HLLM_VALUE_F32 = 6, HLLM_VALUE_BOOL = 7, HLLM_VALUE_STRING = 8, HLLM_VALUE_ARRAY = 9, HLLM_VALUE_U64 = 10,
+    HLLM_VALUE_I64 = 11, HLLM_VALUE_F64 = 12
+};
+typedef struct hllm_key_info {
+    uint32_t struct_size;
+    uint32_t type;                    /* HLLM_VALUE_... */
+    uint32_t element_type;            /* of an array's elements; else = type */
+    uint32_t reserved0;
+    uint64_t n_elements;              /* 1 for a scalar */
+    const char *name;
+} hllm_key_info;
+HLLM_API hllm_status hllm_model_key(const hllm_model *m, uint32_t index, hllm_key_info *out);
+HLLM_API hllm_status hllm_model_find_key(const hllm_model *m, const char *name, uint32_t *index);
+/* One element of a key (element 0 of a scalar).  HLLM_E_MISMATCH: another kind of value, or an integer outside int64_t. */
+HLLM_API hllm_status hllm_model_key_int(const hllm_model *m, uint32_t index, uint64_t element, int64_t *out);
+HLLM_API hllm_status hllm_model_key_float(const hllm_model *m, uint32_t index, uint64_t element, double *out);
+/* *text points into the model, bytes long, not NUL-ended. */
+HLLM_API hllm_status hllm_model_key_string(const hllm_model *m, uint32_t index, uint64_t element, const char **text, size_t *bytes);
+
+typedef struct hllm_tensor_info {
+    uint32_t struct_size;
+    uint32_t type;                    /* ggml's number */
+    const char *name;
+    const char *type_name;            /* "Q4_K" */
+    uint32_t n_dims;
+    uint32_t shard;
+    uint64_t dims[4];                 /* innermost first, as in the file; 1 beyond n_dims */
+    uint64_t bytes;
+} hllm_tensor_info;
+HLLM_API hllm_status hllm_model_tensor(const hllm_model *m, uint32_t index, hllm_tensor_info *out);
+HLLM_API hllm_status hllm_model_find_tensor(const hllm_model *m, const char *name, uint32_t *index);
+/* Dequantises n elements from element `first` on (both multiples of the type's block, or up to the end of the tensor). */
+HLLM_API hllm_status hllm_model_tensor_read(const hllm_model *m, uint32_t index, uint64_t first, float *out, size_t n);
+
+/* ---- tokens ------------------------------------------------------------------------------------------------------- */
+
+enum {
+    HLLM_TOKENIZE_NO_SPECIAL    = 1,  /* do not add BOS and EOS, even if the model asks for them */
+    HLLM_TOKENIZE_PARSE_SPECIAL = 2   /* control tokens written in the text become those tokens; never for users' text */
+};
+/* Borrows text; invalid UTF-8 is accepted.  User-defined tokens always match.  Never gives two BOS.  *n_out = how many tokens
+ * there are; HLLM_E_BUFFER when that is above cap.  out may be NULL when cap is 0.  Text at most 1 GiB. */
+HLLM_API hllm_status hllm_tokenize(const hllm_model *m, const char *text, size_t bytes, uint32_t flags,
+                                   int32_t *out, size_t cap, size_t *n_out);
+enum {
+    HLLM_DETOKENIZE_SPECIAL  = 1,     /* write control tokens as their text; else they give nothing */
+    HLLM_DETOKENIZE_CONTINUE = 2      /* the tokens continue a text: keep the space that the model puts before a text's first word */
+};
+/* The exact bytes of the tokens, which may end inside a character.  Same buffer rule.  Undoes hllm_tokenize. */
+HLLM_API hllm_status hllm_detokenize(const hllm_model *m, const int32_t *tokens, size_t n, uint32_t flags,
+                                     char *buf, size_t cap, size_t *bytes_out);
+
+enum {
+    HLLM_TOKEN_NORMAL = 1, HLLM_TOKEN_UNKNOWN = 2, HLLM_TOKEN_CONTROL = 3, HLLM_TOKEN_USER_DEFINED = 4,
+    HLLM_TOKEN_UNUSED = 5, HLLM_TOKEN_BYTE = 6
+};
+typedef struct hllm_token_info {
+    uint32_t struct_size;
+    uint32_t type;                    /* HLLM_TOKEN_... */
+    uint32_t ends_generation;         /* 1: EOS, end of turn and their like */
+    float score;
+    const char *text;                 /* as in the file, text_bytes long */
+    size_t text_bytes;
+} hllm_token_info;
+HLLM_API hllm_status hllm_model_token(const hllm_model *m, int32_t id, hllm_token_info *out);
+
+enum { HLLM_SPECIAL_BOS = 1, HLLM_SPECIAL_EOS = 2, HLLM_SPECIAL_EOT = 3, HLLM_SPECIAL_UNK = 4, HLLM_SPECIAL_PAD = 5 };
+/* -1 (and HLLM_OK) when the model has no such token. */
+HLLM_API hllm_status hllm_model_special_token(const hllm_model *m, uint32_t kind, int32_t *id);
+
+/* ---- chat --------------------------------------------------------------------------------------------------------- */
+
+typedef struct hllm_chat_message {
+    uint32_t struct_size;
+    uint32_t reserved0;
+    const char *role;                 /* "system", "user", "assistant" */
+    const char *content;
+    size_t content_bytes;
+} hllm_chat_message;
+
+enum {
+    HLLM_CHAT_NO_GENERATION_PROMPT = 1,   /* do not open the assistant's turn */
+    HLLM_CHAT_NO_THINKING          = 2    /* where the template has the choice (Qwen3): ask for an answer without thinking */
+};
+typedef struct hllm_chat_options {
+    uint32_t struct_size;
+    uint32_t flags;
+    const char *template_name;        /* one of hllm_chat_template_names; NULL: recognised from the model's own template */
+} hllm_chat_options;
+
+/* The names of all built-in templates, separated by spaces. */
+HLLM_API const char *hllm_chat_template_names(void);
+/* *name = the built-in template that equals the model's own.  HLLM_E_UNSUPPORTED: not recognised; HLLM_E_NOT_FOUND: none. */
+HLLM_API hllm_status hllm_chat_template(const hllm_model *m, const char **name);
+/* The conversation as the template writes it (text with control tokens spelled out): for reading.  opt may be NULL. */
+HLLM_API hllm_status hllm_chat_render(const hllm_model *m, const hllm_chat_message *messages, size_t n,
+                                      const hllm_chat_options *opt, char *buf, size_t cap, size_t *bytes_out);
+/* The same as tokens, to be generated from.  Only the template's own parts become control tokens: message texts cannot forge
+ * one. */
+HLLM_API hllm_status hllm_chat_tokenize(const hllm_model *m, const hllm_chat_message *messages, size_t n,
+                                        const hllm_chat_options *opt, int32_t *out, size_t cap, size_t *n_out);
+
+/* ---- engine ------------------------------------------------------------------------------------------------------- */
+
+enum { HLLM_LOAD_AUTO = 0, HLLM_LOAD_MMAP = 1, HLLM_LOAD_READ = 2 };   /* auto: read if it fits in memory, else mmap */
+enum { HLLM_ACT_Q8 = 0, HLLM_ACT_F32 = 1 };   /* activations as 8-bit blocks (fast), or f32 reference arithmetic */
+enum { HLLM_KV_F16 = 0, HLLM_KV_F32 = 1, HLLM_KV_Q8_0 = 2 };
+
+typedef struct hllm_engine_options {
+    uint32_t struct_size;
+    uint32_t load;                    /* HLLM_LOAD_... */
+    uint32_t act;                     /* HLLM_ACT_... */
+    uint32_t flags;                   /* 0 */
+    uint64_t ram_bytes;               /* a budget of one's own for weights, KV and scratch; 0: what the machine has */
+    hllm_progress *progress;
+} hllm_engine_options;
+
+typedef struct hllm_session_options {
+    uint32_t struct_size;
+    uint32_t n_ctx;                   /* tokens of context; 0: the smaller of the model's and 4,096 */
+    uint32_t kv;                      /* HLLM_KV_... */
+    uint32_t micro_batch;             /* prompt tokens computed at once; 0: the model's default (512, less for wide models) */
+} hllm_session_options;
+
+typedef struct hllm_memory_need {
+    uint32_t struct_size;
+    uint32_t reserved0;
+    uint64_t weights_bytes;           /* resident when loaded by reading; by mmap they may be paged out */
+    uint64_t kv_bytes;
+    uint64_t scratch_bytes;
+    uint64_t total_bytes;
+    uint64_t available_bytes;         /* machine, cgroup or ram_bytes, the lowest */
+} hllm_memory_need;
+/* What an engine and one session would need, before anything is loaded.  Both options may be NULL. */
+HLLM_API hllm_status hllm_model_memory(const hllm_model *m, const hllm_engine_options *engine_opt,
+                                       const hllm_session_options *session_opt, hllm_memory_need *out);
+
+/* Puts the weights in memory.  Refused with HLLM_E_NOMEM and both numbers, before anything is read, when they do not fit.
+ * Errors are on the model. */
+HLLM_API hllm_status hllm_engine_create(const hllm_model *m, const hllm_engine_options *opt, hllm_engine **out);
+HLLM_API void hllm_engine_free(hllm_engine *e);
+HLLM_API size_t hllm_engine_last_error(const hllm_engine *e, char *buf, size_t cap);
+
+/* ---- session ------------------------------------------------------------------------------------------------------ */
+
+/* Reserves all memory that the session will ever use.  Errors are on the engine. */
+HLLM_API hllm_status hllm_session_create(const hllm_engine *e, const hllm_session_options *opt, hllm_session **out);
+/* Cancels and waits for what runs. */
+HLLM_API void hllm_session_free(hllm_session *s);
+HLLM_API size_t hllm_session_last_error(const hllm_session *s, char *buf, size_t cap);
+
+typedef struct hllm_session_info {
+    uint32_t struct_size;
+    uint32_t n_ctx;
+    uint32_t n_tokens;                /* in the KV cache: the next position */
+    uint32_t micro_batch;
+    uint32_t kv;                      /* HLLM_KV_... */
+    uint32_t n_tokens_min;            /* the lowest position that hllm_session_rewind can still reach, besides 0 */
+    uint64_t kv_bytes;
+    uint64_t scratch_bytes;
+} hllm_session_info;
+HLLM_API hllm_status hllm_session_get_info(const hllm_session *s, hllm_session_info *out);
+/* The tokens in the KV cache, in order.  Same buffer rule as hllm_tokenize. */
+HLLM_API hllm_status hllm_session_tokens(const hllm_session *s, int32_t *out, size_t cap, size_t *n_out);
+
+/* Computes tokens at the session's next positions and returns when done.  HLLM_E_CONTEXT_FULL: nothing was computed.
+ * HLLM_E_CANCELLED, HLLM_E_NUMERIC: the tokens of whole micro-batches before remain, see n_tokens. */
+HLLM_API hllm_status hllm_session_eval(hllm_session *s, const int32_t *tokens, size_t n);
+/* The logits after position pos, which must be one of the last micro-batch computed.  n = n_vocab floats. */
+HLLM_API hllm_status hllm_session_logits(hllm_session *s, uint32_t pos, float *out, size_t n);
+/* The hidden state after the last norm at position pos, likewise.  n = n_embd floats. */
+HLLM_API hllm_status hllm_session_embedding(hllm_session *s, uint32_t pos, float *out, size_t n);
+
+/* Forgets everything from position n_tokens on.  HLLM_E_STATE when a sliding window no longer holds what that position
+ * needs: then only 0 or n_tokens_min and above will do; the session is unchanged. */
+HLLM_API hllm_status hllm_session_rewind(hllm_session *s, uint32_t n_tokens);
+/* A new session on the same engine with the same contents.  Errors are on s. */
+HLLM_API hllm_status hllm_session_fork(hllm_session *s, hllm_session **out);
+/* Writes tokens and KV cache to a file (temp file, fsync, rename: the old file or the new one, never neither). */
+HLLM_API hllm_status hllm_session_save(hllm_session *s, const char *path);
+/* Restores a file saved with the same model and KV type; its tokens must fit in n_ctx.  On any error the session is as it
+ * was. */
+HLLM_API hllm_status hllm_session_load(hllm_session *s, const char *path);
+
+/* ---- generate ----------------------------------------------------------------------------------------------------- */
+
+enum {
+    HLLM_GENERATE_GREEDY        = 1,  /* the most likely token (ties by lower id), whatever the file's defaults say; penalties, bias and mask still count */
+    HLLM_GENERATE_IGNORE_EOS    = 2,  /* end tokens do not end it (their logits are masked out) */
+    HLLM_GENERATE_PARSE_SPECIAL = 4,  /* of the prompt text, as in hllm_tokenize */
+    HLLM_GENERATE_NO_SPECIAL    = 8,  /* of the prompt text, as in hllm_tokenize */
+    HLLM_GENERATE_APPEND        = 16, /* the prompt follows what the session holds; else the prompt is the whole context, and the longest common prefix is kept */
+    HLLM_GENERATE_STEP          = 32, /* wait before each sample for hllm_generate_continue: read logits, set a mask */
+    HLLM_GENERATE_TOKENS        = 64, /* keep token records for hllm_generate_poll_tokens; generation waits when 256 are not taken */
+    HLLM_GENERATE_SPECIAL       = 128 /* control tokens appear in the text */
+};
+
+typedef struct hllm_logit_bias { int32_t token; float bias; } hllm_logit_bias;
+
+typedef struct hllm_generate_options {
+    uint32_t struct_size;
+    uint32_t max_tokens;              /* 0: until end of turn or full context */
+    uint64_t seed;                    /* any value is a seed; the same seed repeats the run */
+    uint32_t flags;                   /* HLLM_GENERATE_... */
+    float    temperature;             /* 0: the file's default, else greedy */
+    int32_t  top_k;                   /* 0: the file's default, else off; -1: off */
+    float    top_p;                   /* 0: the file's default, else off; 1: off */
+    float    min_p;                   /* 0: the file's default, else off */
+    float    repeat_penalty;          /* 0: the file's default, else off; 1: off.  Divides positive, multiplies negative logits */
+    float    frequency_penalty;       /* 0: the file's default, else off.  Times the count of the token in the last penalty_last_n */
+    float    presence_penalty;        /* 0: the file's default, else off */
+    uint32_t penalty_last_n;          /* tokens that the penalties look at; 0: the file's default, else 64 */
+    uint32_t n_logprobs;              /* alternatives per token record, at most 64 */
+    uint32_t n_bias;
+    uint32_t n_stop;                  /* at most 64 */
+    const hllm_logit_bias *bias;      /* [n_bias] copied */
+    const char *const *stop;          /* [n_stop] copied; text that ends the answer and is not part of it; at most 1,024 bytes each */
+} hllm_generate_options;
+
+/* Starts answering and returns at once.  Borrows prompt; opt may be NULL.  HLLM_E_STATE: a generation is already running.
+ * HLLM_E_CONTEXT_FULL: the prompt does not fit; the session is unchanged. */
+HLLM_API hllm_status hllm_generate_start(hllm_session *s, const char *prompt, size_t prompt_bytes, const hllm_generate_options *opt);
+/* The same from tokens (from hllm_chat_tokenize, say), taken as they are. */
+HLLM_API hllm_status hllm_generate_start_tokens(hllm_session *s, const int32_t *tokens, size_t n, const hllm_generate_options *opt);
+
+enum { HLLM_RUN_IDLE = 0, HLLM_RUN_PROMPT = 1, HLLM_RUN_TOKENS = 2, HLLM_RUN_WAITING = 3, HLLM_RUN_DONE = 4 };
+enum {
+    HLLM_FINISH_NONE = 0, HLLM_FINISH_END_TOKEN = 1, HLLM_FINISH_STOP_TEXT = 2, HLLM_FINISH_LENGTH = 3,
+    HLLM_FINISH_CONTEXT_FULL = 4, HLLM_FINISH_CANCELLED = 5, HLLM_FINISH_ERROR = 6
+};
+typedef struct hllm_poll_result {
+    uint32_t struct_size;
+    uint32_t run;                     /* HLLM_RUN_...; DONE only when all text was taken */
+    uint32_t finish;                  /* HLLM_FINISH_... */
+    hllm_status error;                /* with FINISH_ERROR: its code; the text is in hllm_session_last_error */
+    uint32_t n_prompt;                /* prompt tokens in all, n_prompt_done of them computed, n_reused of them from the cache */
+    uint32_t n_prompt_done;
+    uint32_t n_reused;
+    uint32_t n_generated;
+    size_t   text_bytes;              /* written to buf by this call, without the NUL */
+} hllm_poll_result;
+/* Copies finished text: whole code points, U+FFFD for bytes that are none, always NUL-ended.  Waits up to timeout_ms for text,
+ * an end or a change of state; 0: never blocks (for a frame loop); -1: without limit.  cap at least 5.
+ * Returns HLLM_OK also when the generation failed: see finish and error. */
+HLLM_API hllm_status hllm_generate_poll(hllm_session *s, int32_t timeout_ms, char *buf, size_t cap, hllm_poll_result *out);
+
+typedef struct hllm_token_record {
+    int32_t  token;
+    float    logprob;                 /* natural log of its probability before sampling options, after bias and mask */
+    uint32_t n_top;
+    uint32_t text_end;                /* bytes of generated text when this token's text is complete: where its text ends */
+} hllm_token_record;
+/* Takes finished token records (HLLM_GENERATE_TOKENS).  top: [cap][n_logprobs] best alternatives, as logit_bias pairs of token and log-probability; may be
+ * NULL.  Does not wait. */
+HLLM_API hllm_status hllm_generate_poll_tokens(hllm_session *s, hllm_token_record *records, hllm_logit_bias *top, size_t cap, size_t *n_out);
+
+/* HLLM_GENERATE_STEP, while run is WAITING: the logits of the token to come, [n_vocab], before bias and mask. */
+HLLM_API hllm_status hllm_generate_logits(hllm_session *s, float *out, size_t n);
+/* Samples the waiting token and goes on.  allowed: one bit per token, lowest bit first, at least (n_vocab + 7) / 8 bytes; NULL: all. */
+HLLM_API hllm_status hllm_generate_continue(hllm_session *s, const uint8_t *allowed, size_t bytes);
+
+/* From any thread: stops what runs on this session within one layer's work; hllm_session_eval too.  What was generated
+ * remains and the session stays usable. */
+HLLM_API hllm_status hllm_generate_cancel(hllm_session *s);
+
+typedef struct hllm_run_stats {
+    uint32_t struct_size;
+    uint32_t n_prompt, n_generated, n_reused;       /* of the last generation */
+    uint64_t prompt_ns, first_token_ns, decode_ns;  /* computing the prompt; from start to first token; all tokens after it */
+    uint64_t decode_bytes_per_token;                /* weights and KV read for the last token */
+    uint64_t memory_peak_bytes;                     /* of this library's allocations in this runtime */
+    double   active_share;                          /* FFN neurons computed / all; 1 when dense */
+    const char *mode;                               /* "exact" */
+} hllm_run_stats;
+HLLM_API hllm_status hllm_session_stats(const hllm_session *s, hllm_run_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

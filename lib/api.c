@@ -1,0 +1,806 @@
+/* api.c: every public function: check the arguments, call one internal function, store the error.
+ *
+ * Nothing else lives here.  A function that fails has cleared its outputs and left its text in the handle that was its first argument.
+ */
+#include <string.h>
+
+#include "run/engine.h"
+#include "run/machine.h"
+#include "run/runtime.h"
+#include "run/session.h"
+
+#define STRINGIFY2(x) #x
+#define STRINGIFY(x) STRINGIFY2(x)
+
+/* ---- arguments ---- */
+
+/* full = the caller's options, or defaults when in is NULL.  Both begin with struct_size; `bytes` is the size of ours. */
+static hl_status take_options(hl_error *err, const char *name, const void *in, void *full, uint32_t bytes)
+{
+    uint32_t given = bytes;
+    memset(full, 0, bytes);
+    if (in) memcpy(&given, in, sizeof given);
+    if (given < bytes) return hl_fail(err, HLLM_E_VERSION, "%s.struct_size is %u, expected %u (was it set?)", name, given, bytes);
+    if (in) {
+        const unsigned char *tail = (const unsigned char *)in;
+        if (given > bytes + 4096) return hl_fail(err, HLLM_E_VERSION, "%s.struct_size is %u, this library knows %u", name, given, bytes);
+        for (uint32_t i = bytes; i < given; i++)
+            if (tail[i]) return hl_fail(err, HLLM_E_VERSION, "%s.struct_size is %u and byte %u is set: this library (%s) knows only %u", name, given, i, hllm_version(), bytes);
+        memcpy(full, in, bytes);
+    }
+    memcpy(full, &bytes, sizeof bytes);
+    return HLLM_OK;
+}
+
+/* Prepares an output struct: its size is checked, the rest cleared.  *given: what hl give_struct may write. */
+static hl_status open_struct(hl_error *err, const char *name, void *out, uint32_t bytes)
+{
+    uint32_t given;
+    if (!out) return hl_fail(err, HLLM_E_ARG, "%s is NULL", name);
+    memcpy(&given, out, sizeof given);
+    if (given < bytes || given > bytes + 4096) return hl_fail(err, HLLM_E_VERSION, "%s.struct_size is %u, expected %u (was it set?)", name, given, bytes);
+    memset((char *)out + sizeof given, 0, given - sizeof given);
+    return HLLM_OK;
+}
+
+static void give_struct(void *out, const void *full, uint32_t bytes)
+{
+    memcpy((char *)out + sizeof(uint32_t), (const char *)full + sizeof(uint32_t), bytes - sizeof(uint32_t));
+}
+
+static hl_status null_arg(hl_error *err, const char *name) { return hl_fail(err, HLLM_E_ARG, "%s is NULL", name); }
+
+#define NEED_ARG(err, x) do { if (!(x)) return null_arg(err, #x); } while (0)
+
+/* A name or path: UTF-8, not NULL. */
+static hl_status check_name(hl_error *err, const char *what, const char *s)
+{
+    if (!s) return null_arg(err, what);
+    const size_t n = strnlen(s, 65537);
+    if (n > 65536) return hl_fail(err, HLLM_E_LIMIT, "%s is longer than 65536 bytes", what);
+    if (!hl_utf8_valid(s, n)) return hl_fail(err, HLLM_E_ARG, "%s is not valid UTF-8", what);
+    return HLLM_OK;
+}
+
+/* Text with a length: NULL only with 0. */
+static hl_status check_text(hl_error *err, const char *what, const void *p, size_t n, size_t limit)
+{
+    if (!p && n) return hl_fail(err, HLLM_E_ARG, "%s is NULL but its length is %zu", what, n);
+    if (n > limit) return hl_fail(err, HLLM_E_LIMIT, "%s has %zu bytes, the limit is %zu", what, n, limit);
+    return HLLM_OK;
+}
+
+enum { MAX_TEXT = 1 << 30 };
+
+/* One thread inside a session; BUSY for a second one. */
+static hl_status enter(hllm_session *s)
+{
+    return atomic_exchange(&s->busy, 1) ? hl_fail(&s->err, HLLM_E_BUSY, "another thread is using this session") : HLLM_OK;
+}
+
+static hl_status leave(hllm_session *s, hl_status rc)
+{
+    hl_error_settle(&s->err, rc);
+    atomic_store(&s->busy, 0);
+    return rc;
+}
+
+static hl_status need_idle(hllm_session *s)
+{
+    return s->job != HL_JOB_NONE ? hl_fail(&s->err, HLLM_E_STATE, "a generation is running: poll it to its end or cancel it first") : HLLM_OK;
+}
+
+static hllm_session *mutable_session(const hllm_session *s) { return (hllm_session *)(uintptr_t)s; }    /* its lock and error slot are mutable */
+static hllm_model *mutable_model(const hllm_model *m) { return (hllm_model *)(uintptr_t)m; }
+static hllm_engine *mutable_engine(const hllm_engine *e) { return (hllm_engine *)(uintptr_t)e; }
+
+/* ---- status, version ---- */
+
+const char *hllm_status_name(hllm_status status) { return hl_status_name(status); }
+const char *hllm_version(void) { return STRINGIFY(HLLM_VERSION_MAJOR) "." STRINGIFY(HLLM_VERSION_MINOR) "." STRINGIFY(HLLM_VERSION_PATCH); }
+
+/* ---- runtime ---- */
+
+hllm_status hllm_runtime_create(const hllm_runtime_options *opt, hllm_runtime **out)
+{
+    hllm_runtime_options full;
+    hllm_allocator hook;
+    if (!out) return HLLM_E_ARG;
+    *out = NULL;
+    hl_status rc = take_options(NULL, "options", opt, &full, sizeof full);
+    if (rc != HLLM_OK) return rc;
+    if (full.allocator) {
+        rc = take_options(NULL, "allocator", full.allocator, &hook, sizeof hook);
+        if (rc != HLLM_OK) return rc;
+        full.allocator = &hook;
+    }
+    return hl_runtime_new(&full, out);
+}
+
+void hllm_runtime_free(hllm_runtime *rt) { hl_runtime_unref(rt); }
+size_t hllm_runtime_last_error(const hllm_runtime *rt, char *buf, size_t cap) { return rt ? hl_error_copy(&rt->err, buf, cap) : 0; }
+
+hllm_status hllm_log_poll(hllm_runtime *rt, uint32_t *level, char *buf, size_t cap, size_t *needed)
+{
+    if (!rt) return HLLM_E_ARG;
+    NEED_ARG(&rt->err, level);
+    NEED_ARG(&rt->err, needed);
+    if (!buf) cap = 0;
+    return hl_error_settle(&rt->err, hl_log_poll(rt->env.log, level, buf, cap, needed));
+}
+
+hllm_status hllm_runtime_machine(const hllm_runtime *rt, hllm_machine_info *out)
+{
+    if (!rt) return HLLM_E_ARG;
+    hl_error *err = (hl_error *)(uintptr_t)&rt->err;
+    hl_status rc = open_struct(err, "out", out, sizeof *out);
+    if (rc != HLLM_OK) return rc;
+    hllm_machine_info i = { .n_threads = hl_pool_threads(rt->pool), .n_cores = hl_machine_cores(), .n_cpus = hl_machine_cpus(), .cpu = rt->cpu, .isa = rt->isa,
+                            .isa_known = hl_cpu_isa_list(), .l1d_bytes = hl_machine_cache_bytes(1, true), .l2_bytes = hl_machine_cache_bytes(2, true),
+                            .l3_bytes = hl_machine_cache_bytes(3, true) };
+    hl_machine_memory(&i.memory_bytes, &i.memory_available_bytes);
+    give_struct(out, &i, sizeof i);
+    return HLLM_OK;
+}
+
+hllm_status hllm_runtime_measure(hllm_runtime *rt, hllm_machine_speed *out)
+{
+    if (!rt) return HLLM_E_ARG;
+    hl_status rc = open_struct(&rt->err, "out", out, sizeof *out);
+    if (rc != HLLM_OK) return rc;
+    uint64_t total, available;
+    hl_machine_memory(&total, &available);
+    const size_t bytes = (size_t)HL_MIN(HL_MAX(available / 4, (uint64_t)16 << 20), (uint64_t)512 << 20);
+    hllm_machine_speed v = { .read_bytes_per_s = hl_cpu_measure_read(&rt->env, rt->pool, bytes), .int8_ops_per_s = hl_cpu_measure_int8(rt->pool, rt->isa) };
+    if (v.read_bytes_per_s <= 0) return hl_fail(&rt->err, HLLM_E_NOMEM, "%zu bytes to measure with cannot be had", bytes);
+    give_struct(out, &v, sizeof v);
+    return HLLM_OK;
+}
+
+hllm_status hllm_progress_create(hllm_runtime *rt, hllm_progress **out)
+{
+    if (!rt) return HLLM_E_ARG;
+    NEED_ARG(&rt->err, out);
+    *out = hl_alloc_zero(rt->env.mem, sizeof **out);
+    if (!*out) return hl_error_settle(&rt->err, HLLM_E_NOMEM);
+    hl_runtime_ref(rt);
+    (*out)->rt = rt;
+    return HLLM_OK;
+}
+
+void hllm_progress_free(hllm_progress *p)
+{
+    if (!p) return;
+    hllm_runtime *rt = p->rt;
+    hl_free(rt->env.mem, p);
+    hl_runtime_unref(rt);
+}
+
+hllm_status hllm_progress_read(const hllm_progress *p, uint64_t *done, uint64_t *total)
+{
+    if (!p || !done || !total) return HLLM_E_ARG;
+    hl_progress *v = (hl_progress *)(uintptr_t)&p->p;
+    *done = atomic_load(&v->done);
+    *total = atomic_load(&v->total);
+    return HLLM_OK;
+}
+
+hllm_status hllm_progress_cancel(hllm_progress *p)
+{
+    if (!p) return HLLM_E_ARG;
+    atomic_store(&p->p.cancelled, 1);
+    return HLLM_OK;
+}
+
+/* ---- model ---- */
+
+static hl_status start_open(hllm_runtime *rt, const hllm_model_options *opt, hllm_model_options *full, hllm_model **out)
+{
+    NEED_ARG(&rt->err, out);
+    *out = NULL;
+    hl_status rc = take_options(&rt->err, "options", opt, full, sizeof *full);
+    if (rc == HLLM_OK && full->flags & ~(uint32_t)HLLM_MODEL_VOCAB_ONLY) rc = hl_fail(&rt->err, HLLM_E_ARG, "options.flags is %#x: unknown bits", full->flags);
+    return rc;
+}
+
+hllm_status hllm_model_open(hllm_runtime *rt, const char *path, const hllm_model_options *opt, hllm_model **out)
+{
+    hllm_model_options full;
+    hl_gguf *g = NULL;
+    hl_status rc = HLLM_OK;
+    if (!rt) return HLLM_E_ARG;
+    HL_TRY(start_open(rt, opt, &full, out));
+    HL_TRY(check_name(&rt->err, "path", path));
+    HL_TRY(hl_gguf_open(&rt->env, &rt->err, path, full.flags, full.progress ? &full.progress->p : NULL, &g));
+    rc = hl_model_handle_new(rt, g, full.flags, out);
+done:
+    return hl_error_settle(&rt->err, rc);
+}
+
+hllm_status hllm_model_open_fd(hllm_runtime *rt, int32_t fd, uint64_t offset, uint64_t length, const hllm_model_options *opt, hllm_model **out)
+{
+    hllm_model_options full;
+    hl_gguf *g = NULL;
+    hl_status rc = HLLM_OK;
+    if (!rt) return HLLM_E_ARG;
+    HL_TRY(start_open(rt, opt, &full, out));
+    HL_TRY(hl_gguf_open_fd(&rt->env, &rt->err, fd, offset, length, full.flags, full.progress ? &full.progress->p : NULL, &g));
+    rc = hl_model_handle_new(rt, g, full.flags, out);
+done:
+    return hl_error_settle(&rt->err, rc);
+}
+
+void hllm_model_free(hllm_model *m) { hl_model_unref(m); }
+size_t hllm_model_last_error(const hllm_model *m, char *buf, size_t cap) { return m ? hl_error_copy(&m->err, buf, cap) : 0; }
+
+hllm_status hllm_model_get_info(const hllm_model *m, hllm_model_info *out)
+{
+    if (!m) return HLLM_E_ARG;
+    hl_status rc = open_struct(&mutable_model(m)->err, "out", out, sizeof *out);
+    if (rc != HLLM_OK) return rc;
+    const hl_model *v = m->model;
+    const hl_config *c = &v->config;
+    hllm_model_info i = { .gguf_version = v->gguf->version, .family = v->family_name, .name = v->name, .file_bytes = v->gguf->file_bytes, .tensor_bytes = v->tensor_bytes,
+                          .n_params = v->n_params, .n_layers = c->n_layers, .n_embd = c->n_embd, .n_ff = c->max_ff, .n_vocab = c->n_vocab, .head_dim_k = c->head_dim_k,
+                          .head_dim_v = c->head_dim_v, .n_ctx_train = c->n_ctx_train, .n_keys = v->gguf->n_keys, .n_tensors = v->gguf->n_tensors,
+                          .n_shards = v->gguf->n_shards, .flags = m->flags };
+    if (c->n_layers) { i.n_heads = v->layers[0].n_heads; i.n_heads_kv = v->layers[0].n_heads_kv; }
+    for (uint32_t il = 0; il < c->n_layers; il++) i.window = HL_MAX(i.window, v->layers[il].window);
+    give_struct(out, &i, sizeof i);
+    return HLLM_OK;
+}
+
+static const hl_gguf_key *key_at(const hllm_model *m, uint32_t index)
+{
+    const hl_gguf *g = m->model->gguf;
+    if (index < g->n_keys) return &g->keys[index];
+    hl_fail(&mutable_model(m)->err, HLLM_E_ARG, "key index %u: the file has %u keys", index, g->n_keys);
+    return NULL;
+}
+
+hllm_status hllm_model_key(const hllm_model *m, uint32_t index, hllm_key_info *out)
+{
+    if (!m) return HLLM_E_ARG;
+    hl_status rc = open_struct(&mutable_model(m)->err, "out", out, sizeof *out);
+    if (rc != HLLM_OK) return rc;
+    const hl_gguf_key *k = key_at(m, index);
+    if (!k) return HLLM_E_ARG;
+    give_struct(out, &(hllm_key_info){ .type = k->type, .element_type = k->elem, .n_elements = k->n, .name = k->name }, sizeof *out);
+    return HLLM_OK;
+}
+
+hllm_status hllm_model_find_key(const hllm_model *m, const char *name, uint32_t *index)
+{
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    NEED_ARG(err, index);
+    *index = 0;
+    hl_status rc = check_name(err, "name", name);
+    if (rc != HLLM_OK) return rc;
+    const hl_gguf_key *k = hl_gguf_find_key(m->model->gguf, name);
+    if (!k) return hl_fail(err, HLLM_E_NOT_FOUND, "%s: no key %s", hl_gguf_path(m->model->gguf), name);
+    *index = (uint32_t)(k - m->model->gguf->keys);
+    return HLLM_OK;
+}
+
+/* The key's element exists. */
+static hl_status key_element(const hllm_model *m, uint32_t index, uint64_t element, const hl_gguf_key **k)
+{
+    *k = key_at(m, index);
+    if (!*k) return HLLM_E_ARG;
+    if (element >= (*k)->n) return hl_fail(&mutable_model(m)->err, HLLM_E_ARG, "key %s has %llu elements, %llu was asked for", (*k)->name, (unsigned long long)(*k)->n, (unsigned long long)element);
+    return HLLM_OK;
+}
+
+static hl_status key_result(const hllm_model *m, const hl_gguf_key *k, hl_status rc, const char *want)
+{
+    if (rc == HLLM_OK) return rc;
+    return hl_fail(&mutable_model(m)->err, rc, "key %s is %s%s, not %s", k->name, k->type == HLLM_VALUE_ARRAY ? "an array of " : "", hl_gguf_type_name(k->elem), want);
+}
+
+hllm_status hllm_model_key_int(const hllm_model *m, uint32_t index, uint64_t element, int64_t *out)
+{
+    const hl_gguf_key *k;
+    bool b;
+    if (!m) return HLLM_E_ARG;
+    NEED_ARG(&mutable_model(m)->err, out);
+    *out = 0;
+    hl_status rc = key_element(m, index, element, &k);
+    if (rc != HLLM_OK) return rc;
+    if (hl_gguf_bool(k, element, &b) == HLLM_OK) { *out = b; return HLLM_OK; }
+    return key_result(m, k, hl_gguf_int(k, element, out), "an integer in the range of int64");
+}
+
+hllm_status hllm_model_key_float(const hllm_model *m, uint32_t index, uint64_t element, double *out)
+{
+    const hl_gguf_key *k;
+    if (!m) return HLLM_E_ARG;
+    NEED_ARG(&mutable_model(m)->err, out);
+    *out = 0;
+    hl_status rc = key_element(m, index, element, &k);
+    return rc != HLLM_OK ? rc : key_result(m, k, hl_gguf_float(k, element, out), "a float");
+}
+
+hllm_status hllm_model_key_string(const hllm_model *m, uint32_t index, uint64_t element, const char **text, size_t *bytes)
+{
+    const hl_gguf_key *k;
+    if (!m) return HLLM_E_ARG;
+    NEED_ARG(&mutable_model(m)->err, text);
+    NEED_ARG(&mutable_model(m)->err, bytes);
+    *text = NULL; *bytes = 0;
+    hl_status rc = key_element(m, index, element, &k);
+    return rc != HLLM_OK ? rc : key_result(m, k, hl_gguf_string(k, element, text, bytes), "a string");
+}
+
+static const hl_gguf_tensor *tensor_at(const hllm_model *m, uint32_t index)
+{
+    const hl_gguf *g = m->model->gguf;
+    if (index < g->n_tensors) return &g->tensors[index];
+    hl_fail(&mutable_model(m)->err, HLLM_E_ARG, "tensor index %u: the file has %u tensors", index, g->n_tensors);
+    return NULL;
+}
+
+hllm_status hllm_model_tensor(const hllm_model *m, uint32_t index, hllm_tensor_info *out)
+{
+    if (!m) return HLLM_E_ARG;
+    hl_status rc = open_struct(&mutable_model(m)->err, "out", out, sizeof *out);
+    if (rc != HLLM_OK) return rc;
+    const hl_gguf_tensor *t = tensor_at(m, index);
+    if (!t) return HLLM_E_ARG;
+    hllm_tensor_info i = { .type = t->dtype, .name = t->name, .type_name = hl_dtype(t->dtype)->name, .n_dims = t->n_dims, .shard = t->shard, .bytes = t->bytes };
+    memcpy(i.dims, t->dims, sizeof i.dims);
+    give_struct(out, &i, sizeof i);
+    return HLLM_OK;
+}
+
+hllm_status hllm_model_find_tensor(const hllm_model *m, const char *name, uint32_t *index)
+{
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    NEED_ARG(err, index);
+    *index = 0;
+    hl_status rc = check_name(err, "name", name);
+    if (rc != HLLM_OK) return rc;
+    const hl_gguf_tensor *t = hl_gguf_find_tensor(m->model->gguf, name);
+    if (!t) return hl_fail(err, HLLM_E_NOT_FOUND, "%s: no tensor %s", hl_gguf_path(m->model->gguf), name);
+    *index = (uint32_t)(t - m->model->gguf->tensors);
+    return HLLM_OK;
+}
+
+hllm_status hllm_model_tensor_read(const hllm_model *m, uint32_t index, uint64_t first, float *out, size_t n)
+{
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    hl_status rc = check_text(err, "out", out, n, SIZE_MAX / sizeof *out);
+    const hl_gguf_tensor *t = rc == HLLM_OK ? tensor_at(m, index) : NULL;
+    if (!t) return rc == HLLM_OK ? HLLM_E_ARG : rc;
+    return hl_error_settle(err, hl_model_read_f32(m->model, err, t, first, out, n));
+}
+
+/* ---- tokens ---- */
+
+static hl_status check_flags(hl_error *err, uint32_t flags, uint32_t known)
+{
+    return flags & ~known ? hl_fail(err, HLLM_E_ARG, "flags is %#x: unknown bits %#x", flags, flags & ~known) : HLLM_OK;
+}
+
+hllm_status hllm_tokenize(const hllm_model *m, const char *text, size_t bytes, uint32_t flags, int32_t *out, size_t cap, size_t *n_out)
+{
+    hl_status rc = HLLM_OK;
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    NEED_ARG(err, n_out);
+    *n_out = 0;
+    HL_TRY(check_text(err, "text", text, bytes, MAX_TEXT));
+    HL_TRY(check_text(err, "out", out, cap, SIZE_MAX));
+    HL_TRY(check_flags(err, flags, HLLM_TOKENIZE_NO_SPECIAL | HLLM_TOKENIZE_PARSE_SPECIAL));
+    rc = hl_vocab_tokenize(&m->rt->env, err, m->model->vocab, &(hl_text_part){ text ? text : "", bytes, false }, 1, flags, out, cap, n_out);
+done:
+    return hl_error_settle(err, rc);
+}
+
+hllm_status hllm_detokenize(const hllm_model *m, const int32_t *tokens, size_t n, uint32_t flags, char *buf, size_t cap, size_t *bytes_out)
+{
+    hl_status rc = HLLM_OK;
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    NEED_ARG(err, bytes_out);
+    *bytes_out = 0;
+    HL_TRY(check_text(err, "tokens", tokens, n, SIZE_MAX / sizeof *tokens));
+    HL_TRY(check_text(err, "buf", buf, cap, SIZE_MAX));
+    HL_TRY(check_flags(err, flags, HLLM_DETOKENIZE_SPECIAL | HLLM_DETOKENIZE_CONTINUE));
+    rc = hl_vocab_detokenize(err, m->model->vocab, tokens, n, flags, buf, cap, bytes_out);
+done:
+    return hl_error_settle(err, rc);
+}
+
+hllm_status hllm_model_token(const hllm_model *m, int32_t id, hllm_token_info *out)
+{
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    hl_status rc = open_struct(err, "out", out, sizeof *out);
+    if (rc != HLLM_OK) return rc;
+    if (id < 0 || (uint32_t)id >= hl_vocab_size(m->model->vocab)) return hl_fail(err, HLLM_E_ARG, "token %d: the vocabulary has %u", id, hl_vocab_size(m->model->vocab));
+    hl_token t = hl_vocab_token(m->model->vocab, id);
+    give_struct(out, &(hllm_token_info){ .type = t.type, .ends_generation = t.ends_generation, .score = t.score, .text = t.text, .text_bytes = t.text_bytes }, sizeof *out);
+    return HLLM_OK;
+}
+
+hllm_status hllm_model_special_token(const hllm_model *m, uint32_t kind, int32_t *id)
+{
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    NEED_ARG(err, id);
+    *id = -1;
+    if (kind < HLLM_SPECIAL_BOS || kind > HLLM_SPECIAL_PAD) return hl_fail(err, HLLM_E_ARG, "kind is %u, known are %u to %u", kind, (uint32_t)HLLM_SPECIAL_BOS, (uint32_t)HLLM_SPECIAL_PAD);
+    *id = hl_vocab_special(m->model->vocab, kind);
+    return HLLM_OK;
+}
+
+/* ---- chat ---- */
+
+const char *hllm_chat_template_names(void) { return hl_chat_template_names(); }
+
+hllm_status hllm_chat_template(const hllm_model *m, const char **name)
+{
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    NEED_ARG(err, name);
+    *name = NULL;
+    const char *path = hl_gguf_path(m->model->gguf);
+    if (!m->model->has_template) return hl_fail(err, HLLM_E_NOT_FOUND, "%s: the file has no chat template; name one of: %s", path, hl_chat_template_names());
+    if (!m->model->chat) return hl_fail(err, HLLM_E_UNSUPPORTED, "%s: its chat template is not one of those known here; name one of: %s", path, hl_chat_template_names());
+    *name = hl_chat_template_name(m->model->chat);
+    return HLLM_OK;
+}
+
+static const char *special_text(const hl_vocab *v, uint32_t kind)    /* token texts are NUL-ended copies */
+{
+    int32_t id = hl_vocab_special(v, kind);
+    return id < 0 ? "" : hl_vocab_token(v, id).text;
+}
+
+static hl_status render(const hllm_model *m, const hllm_chat_message *messages, size_t n, const hllm_chat_options *opt, hl_chat_parts *out)
+{
+    hl_status rc = HLLM_OK;
+    hl_error *err = &mutable_model(m)->err;
+    hllm_chat_options full;
+    hllm_chat_message *copy = NULL;
+    const hl_chat_template *t = m->model->chat;
+    HL_TRY(take_options(err, "options", opt, &full, sizeof full));
+    HL_TRY(check_flags(err, full.flags, HLLM_CHAT_NO_GENERATION_PROMPT | HLLM_CHAT_NO_THINKING));
+    HL_TRY(check_text(err, "messages", messages, n, 1 << 20));
+    if (full.template_name) {
+        HL_TRY(check_name(err, "template_name", full.template_name));
+        t = hl_chat_template_find(full.template_name);
+        if (!t) { rc = hl_fail(err, HLLM_E_UNSUPPORTED, "chat template \"%s\" is not known; known are: %s", full.template_name, hl_chat_template_names()); goto done; }
+    } else if (!t) { const char *name; rc = hllm_chat_template(m, &name); goto done; }
+    HL_NEED(copy = hl_alloc_array(m->rt->env.mem, n, sizeof *copy));
+    for (size_t i = 0; i < n; i++) {
+        HL_TRY(take_options(err, "message", &messages[i], &copy[i], sizeof copy[i]));
+        HL_TRY(check_name(err, "role", copy[i].role));
+        HL_TRY(check_text(err, "content", copy[i].content, copy[i].content_bytes, MAX_TEXT));
+        if (!copy[i].content) copy[i].content = "";
+    }
+    rc = hl_chat_template_render(&m->rt->env, err, t, copy, n, full.flags, special_text(m->model->vocab, HLLM_SPECIAL_BOS), special_text(m->model->vocab, HLLM_SPECIAL_EOS), out);
+done:
+    hl_free(m->rt->env.mem, copy);
+    return rc;
+}
+
+hllm_status hllm_chat_render(const hllm_model *m, const hllm_chat_message *messages, size_t n, const hllm_chat_options *opt, char *buf, size_t cap, size_t *bytes_out)
+{
+    hl_status rc = HLLM_OK;
+    hl_chat_parts p = { 0 };
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    NEED_ARG(err, bytes_out);
+    *bytes_out = 0;
+    HL_TRY(check_text(err, "buf", buf, cap, SIZE_MAX));
+    HL_TRY(render(m, messages, n, opt, &p));
+    *bytes_out = p.bytes;
+    if (p.bytes > cap) rc = HLLM_E_BUFFER;
+    else if (p.bytes) memcpy(buf, p.text, p.bytes);
+done:
+    hl_chat_parts_free(&m->rt->env, &p);
+    return hl_error_settle(err, rc);
+}
+
+hllm_status hllm_chat_tokenize(const hllm_model *m, const hllm_chat_message *messages, size_t n, const hllm_chat_options *opt, int32_t *out, size_t cap, size_t *n_out)
+{
+    hl_status rc = HLLM_OK;
+    hl_chat_parts p = { 0 };
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    NEED_ARG(err, n_out);
+    *n_out = 0;
+    HL_TRY(check_text(err, "out", out, cap, SIZE_MAX));
+    HL_TRY(render(m, messages, n, opt, &p));
+    rc = hl_vocab_tokenize(&m->rt->env, err, m->model->vocab, p.parts, p.n, 0, out, cap, n_out);
+done:
+    hl_chat_parts_free(&m->rt->env, &p);
+    return hl_error_settle(err, rc);
+}
+
+/* ---- engine ---- */
+
+static hl_status take_engine_options(hl_error *err, const hllm_engine_options *opt, hllm_engine_options *full)
+{
+    hl_status rc = HLLM_OK;
+    HL_TRY(take_options(err, "options", opt, full, sizeof *full));
+    HL_TRY(check_flags(err, full->flags, 0));
+    if (full->load > HLLM_LOAD_READ) rc = hl_fail(err, HLLM_E_ARG, "options.load is %u, the highest known is %u", full->load, (uint32_t)HLLM_LOAD_READ);
+    else if (full->act > HLLM_ACT_F32) rc = hl_fail(err, HLLM_E_ARG, "options.act is %u, the highest known is %u", full->act, (uint32_t)HLLM_ACT_F32);
+done:
+    return rc;
+}
+
+hllm_status hllm_model_memory(const hllm_model *m, const hllm_engine_options *engine_opt, const hllm_session_options *session_opt, hllm_memory_need *out)
+{
+    hl_status rc = HLLM_OK;
+    hllm_engine_options e;
+    hllm_session_options s;
+    hl_session_sizes sizes;
+    uint64_t total;
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    HL_TRY(open_struct(err, "out", out, sizeof *out));
+    HL_TRY(take_engine_options(err, engine_opt, &e));
+    HL_TRY(take_options(err, "session options", session_opt, &s, sizeof s));
+    if (!m->model->family) { rc = hl_fail(err, HLLM_E_STATE, "the model was opened for its vocabulary only"); goto done; }
+    HL_TRY(hl_session_sizes_for(m->model, &s, err, &sizes));
+    hllm_memory_need need = { .weights_bytes = hl_engine_weight_bytes(m->model), .kv_bytes = sizes.kv_bytes, .scratch_bytes = sizes.scratch_bytes };
+    need.total_bytes = need.weights_bytes + need.kv_bytes + need.scratch_bytes;
+    hl_machine_memory(&total, &need.available_bytes);
+    if (e.ram_bytes) need.available_bytes = HL_MIN(need.available_bytes, e.ram_bytes);
+    give_struct(out, &need, sizeof need);
+done:
+    return hl_error_settle(err, rc);
+}
+
+hllm_status hllm_engine_create(const hllm_model *m, const hllm_engine_options *opt, hllm_engine **out)
+{
+    hl_status rc = HLLM_OK;
+    hllm_engine_options full;
+    if (!m) return HLLM_E_ARG;
+    hl_error *err = &mutable_model(m)->err;
+    NEED_ARG(err, out);
+    *out = NULL;
+    HL_TRY(take_engine_options(err, opt, &full));
+    rc = hl_engine_new(mutable_model(m), &full, out);
+done:
+    return hl_error_settle(err, rc);
+}
+
+void hllm_engine_free(hllm_engine *e) { hl_engine_unref(e); }
+size_t hllm_engine_last_error(const hllm_engine *e, char *buf, size_t cap) { return e ? hl_error_copy(&e->err, buf, cap) : 0; }
+
+/* ---- session ---- */
+
+hllm_status hllm_session_create(const hllm_engine *e, const hllm_session_options *opt, hllm_session **out)
+{
+    hl_status rc = HLLM_OK;
+    hllm_session_options full;
+    if (!e) return HLLM_E_ARG;
+    hl_error *err = &mutable_engine(e)->err;
+    NEED_ARG(err, out);
+    *out = NULL;
+    HL_TRY(take_options(err, "options", opt, &full, sizeof full));
+    rc = hl_session_new(mutable_engine(e), &full, out);
+done:
+    return hl_error_settle(err, rc);
+}
+
+void hllm_session_free(hllm_session *s) { hl_session_free(s); }
+size_t hllm_session_last_error(const hllm_session *s, char *buf, size_t cap) { return s ? hl_error_copy(&s->err, buf, cap) : 0; }
+
+hllm_status hllm_session_get_info(const hllm_session *cs, hllm_session_info *out)
+{
+    if (!cs) return HLLM_E_ARG;
+    hllm_session *s = mutable_session(cs);
+    hl_status rc = open_struct(&s->err, "out", out, sizeof *out);
+    if (rc != HLLM_OK) return rc;
+    pthread_mutex_lock(&s->lock);
+    hllm_session_info i = { .n_ctx = s->sizes.n_ctx, .n_tokens = s->n_tokens, .micro_batch = s->sizes.micro_batch, .kv = s->kv_option,
+                            .n_tokens_min = hl_session_rewind_min(s), .kv_bytes = s->sizes.kv_bytes, .scratch_bytes = s->sizes.scratch_bytes };
+    pthread_mutex_unlock(&s->lock);
+    give_struct(out, &i, sizeof i);
+    return HLLM_OK;
+}
+
+hllm_status hllm_session_tokens(const hllm_session *cs, int32_t *out, size_t cap, size_t *n_out)
+{
+    if (!cs) return HLLM_E_ARG;
+    hllm_session *s = mutable_session(cs);
+    NEED_ARG(&s->err, n_out);
+    *n_out = 0;
+    hl_status rc = check_text(&s->err, "out", out, cap, SIZE_MAX);
+    if (rc != HLLM_OK) return rc;
+    pthread_mutex_lock(&s->lock);
+    *n_out = s->n_tokens;
+    if (s->n_tokens > cap) rc = HLLM_E_BUFFER;
+    else if (s->n_tokens) memcpy(out, s->tokens, s->n_tokens * sizeof *out);
+    pthread_mutex_unlock(&s->lock);
+    return hl_error_settle(&s->err, rc);
+}
+
+/* What every call on a session that must have no job does. */
+#define SESSION_CALL(s, call) do { \
+    if (!(s)) return HLLM_E_ARG; \
+    hl_status rc_ = enter(s); \
+    if (rc_ != HLLM_OK) return rc_; \
+    if ((rc_ = need_idle(s)) == HLLM_OK) rc_ = (call); \
+    return leave(s, rc_); } while (0)
+
+hllm_status hllm_session_eval(hllm_session *s, const int32_t *tokens, size_t n)
+{
+    if (s && !tokens && n) return hl_fail(&s->err, HLLM_E_ARG, "tokens is NULL but n is %zu", n);
+    SESSION_CALL(s, hl_session_eval(s, tokens, n));
+}
+
+static hl_status copy_logits(hllm_session *s, uint32_t pos, float *out, size_t n)
+{
+    const float *row;
+    const uint32_t n_vocab = s->engine->model->config.n_vocab;
+    if (!out || n != n_vocab) return hl_fail(&s->err, HLLM_E_ARG, "out is NULL or n is %zu: the vocabulary has %u", n, n_vocab);
+    hl_status rc = hl_session_head(s, pos, &row);
+    return rc == HLLM_OK ? s->engine->be->read(s->engine->stream, out, row, n * sizeof *out) : rc;
+}
+
+hllm_status hllm_session_logits(hllm_session *s, uint32_t pos, float *out, size_t n) { SESSION_CALL(s, copy_logits(s, pos, out, n)); }
+
+static hl_status copy_hidden(hllm_session *s, uint32_t pos, float *out, size_t n)
+{
+    const uint32_t n_embd = s->engine->model->config.n_embd;
+    if (!out || n != n_embd) return hl_fail(&s->err, HLLM_E_ARG, "out is NULL or n is %zu: the width is %u", n, n_embd);
+    return hl_session_hidden(s, pos, out);
+}
+
+hllm_status hllm_session_embedding(hllm_session *s, uint32_t pos, float *out, size_t n) { SESSION_CALL(s, copy_hidden(s, pos, out, n)); }
+hllm_status hllm_session_rewind(hllm_session *s, uint32_t n_tokens) { SESSION_CALL(s, hl_session_rewind(s, n_tokens)); }
+
+hllm_status hllm_session_fork(hllm_session *s, hllm_session **out)
+{
+    if (!s) return HLLM_E_ARG;
+    NEED_ARG(&s->err, out);
+    *out = NULL;
+    SESSION_CALL(s, hl_session_fork(s, out));
+}
+
+hllm_status hllm_session_save(hllm_session *s, const char *path)
+{
+    if (!s) return HLLM_E_ARG;
+    hl_status rc = check_name(&s->err, "path", path);
+    if (rc != HLLM_OK) return rc;
+    SESSION_CALL(s, hl_session_save(s, path));
+}
+
+hllm_status hllm_session_load(hllm_session *s, const char *path)
+{
+    if (!s) return HLLM_E_ARG;
+    hl_status rc = check_name(&s->err, "path", path);
+    if (rc != HLLM_OK) return rc;
+    SESSION_CALL(s, hl_session_load(s, path));
+}
+
+/* ---- generate ---- */
+
+enum { GENERATE_FLAGS = HLLM_GENERATE_GREEDY | HLLM_GENERATE_IGNORE_EOS | HLLM_GENERATE_PARSE_SPECIAL | HLLM_GENERATE_NO_SPECIAL | HLLM_GENERATE_APPEND |
+                        HLLM_GENERATE_STEP | HLLM_GENERATE_TOKENS | HLLM_GENERATE_SPECIAL };
+
+static hl_status start_tokens(hllm_session *s, const int32_t *tokens, size_t n, const hllm_generate_options *opt)
+{
+    hllm_generate_options full;
+    hl_status rc = take_options(&s->err, "options", opt, &full, sizeof full);
+    if (rc == HLLM_OK) rc = check_flags(&s->err, full.flags, GENERATE_FLAGS);
+    return rc == HLLM_OK ? hl_generate_start(s, tokens, n, &full, full.flags) : rc;
+}
+
+static hl_status start_text(hllm_session *s, const char *prompt, size_t bytes, const hllm_generate_options *opt)
+{
+    hl_status rc = HLLM_OK;
+    hllm_generate_options full;
+    int32_t *tokens = NULL;
+    size_t n = 0;
+    const hl_env *env = s->engine->env;
+    HL_TRY(take_options(&s->err, "options", opt, &full, sizeof full));
+    HL_TRY(check_text(&s->err, "prompt", prompt, bytes, MAX_TEXT));
+    const hl_text_part part = { prompt ? prompt : "", bytes, false };
+    uint32_t flags = (full.flags & HLLM_GENERATE_PARSE_SPECIAL ? HLLM_TOKENIZE_PARSE_SPECIAL : 0u) | (full.flags & HLLM_GENERATE_NO_SPECIAL ? HLLM_TOKENIZE_NO_SPECIAL : 0u);
+    if (full.flags & HLLM_GENERATE_APPEND && s->n_tokens) flags |= HLLM_TOKENIZE_NO_SPECIAL;
+    const size_t cap = bytes + 16;                     /* no token stands for less than a byte, besides BOS, EOS and an added space */
+    HL_NEED(tokens = hl_alloc_array(env->mem, cap, sizeof *tokens));
+    HL_TRY(hl_vocab_tokenize(env, &s->err, s->engine->model->vocab, &part, 1, flags, tokens, cap, &n));
+    rc = start_tokens(s, tokens, n, opt);
+done:
+    hl_free(env->mem, tokens);
+    return rc;
+}
+
+hllm_status hllm_generate_start(hllm_session *s, const char *prompt, size_t prompt_bytes, const hllm_generate_options *opt)
+{
+    SESSION_CALL(s, start_text(s, prompt, prompt_bytes, opt));
+}
+
+hllm_status hllm_generate_start_tokens(hllm_session *s, const int32_t *tokens, size_t n, const hllm_generate_options *opt)
+{
+    if (s && !tokens && n) return hl_fail(&s->err, HLLM_E_ARG, "tokens is NULL but n is %zu", n);
+    SESSION_CALL(s, start_tokens(s, tokens, n, opt));
+}
+
+hllm_status hllm_generate_poll(hllm_session *s, int32_t timeout_ms, char *buf, size_t cap, hllm_poll_result *out)
+{
+    hllm_poll_result v = { 0 };
+    if (!s) return HLLM_E_ARG;
+    hl_status rc = open_struct(&s->err, "out", out, sizeof *out);
+    if (rc != HLLM_OK) return rc;
+    if (!buf || cap < 5) return hl_fail(&s->err, HLLM_E_ARG, "buf is NULL or cap is %zu: at least 5 bytes (one code point and a NUL)", cap);
+    if (timeout_ms < -1) return hl_fail(&s->err, HLLM_E_ARG, "timeout_ms is %d: 0, -1 or a time", timeout_ms);
+    if ((rc = enter(s)) != HLLM_OK) return rc;
+    rc = hl_generate_poll(s, timeout_ms, buf, cap, &v);
+    if (rc == HLLM_OK) give_struct(out, &v, sizeof v);
+    return leave(s, rc);
+}
+
+hllm_status hllm_generate_poll_tokens(hllm_session *s, hllm_token_record *records, hllm_logit_bias *top, size_t cap, size_t *n_out)
+{
+    if (!s) return HLLM_E_ARG;
+    NEED_ARG(&s->err, n_out);
+    *n_out = 0;
+    hl_status rc = check_text(&s->err, "records", records, cap, SIZE_MAX);
+    if (rc != HLLM_OK || (rc = enter(s)) != HLLM_OK) return rc;
+    return leave(s, hl_generate_poll_tokens(s, records, top, cap, n_out));
+}
+
+hllm_status hllm_generate_logits(hllm_session *s, float *out, size_t n)
+{
+    if (!s) return HLLM_E_ARG;
+    const uint32_t n_vocab = s->engine->model->config.n_vocab;
+    if (!out || n != n_vocab) return hl_fail(&s->err, HLLM_E_ARG, "out is NULL or n is %zu: the vocabulary has %u", n, n_vocab);
+    hl_status rc = enter(s);
+    if (rc != HLLM_OK) return rc;
+    pthread_mutex_lock(&s->lock);
+    if (s->run != HLLM_RUN_WAITING) rc = hl_fail(&s->err, HLLM_E_STATE, "no token is waiting to be sampled (was HLLM_GENERATE_STEP asked for?)");
+    else rc = s->engine->be->read(s->engine->stream, out, s->z.logits + (size_t)(s->n_tokens - 1 - s->logits_pos) * n_vocab, n * sizeof *out);
+    pthread_mutex_unlock(&s->lock);
+    return leave(s, rc);
+}
+
+hllm_status hllm_generate_continue(hllm_session *s, const uint8_t *allowed, size_t bytes)
+{
+    if (!s) return HLLM_E_ARG;
+    const uint32_t n_vocab = s->engine->model->config.n_vocab;
+    if (allowed && bytes < (n_vocab + 7) / 8) return hl_fail(&s->err, HLLM_E_ARG, "allowed has %zu bytes, %u tokens need %u", bytes, n_vocab, (n_vocab + 7) / 8);
+    hl_status rc = enter(s);
+    return rc == HLLM_OK ? leave(s, hl_generate_continue(s, allowed)) : rc;
+}
+
+hllm_status hllm_generate_cancel(hllm_session *s)
+{
+    if (!s) return HLLM_E_ARG;
+    hl_generate_cancel(s);
+    return HLLM_OK;
+}
+
+hllm_status hllm_session_stats(const hllm_session *cs, hllm_run_stats *out)
+{
+    if (!cs) return HLLM_E_ARG;
+    hllm_session *s = mutable_session(cs);
+    hl_status rc = open_struct(&s->err, "out", out, sizeof *out);
+    if (rc != HLLM_OK) return rc;
+    hllm_run_stats v = { .active_share = 1, .mode = "exact" };
+    pthread_mutex_lock(&s->lock);
+    v.n_prompt = s->n_prompt; v.n_generated = s->n_generated; v.n_reused = s->n_reused;
+    if (s->prompt_done_ns) v.prompt_ns = s->prompt_done_ns - s->start_ns;
+    if (s->first_token_ns) { v.first_token_ns = s->first_token_ns - s->start_ns; v.decode_ns = s->last_token_ns - s->first_token_ns; }
+    v.decode_bytes_per_token = s->engine->decode_weight_bytes;
+    for (uint32_t il = 0; il < s->engine->model->config.n_layers; il++) {
+        const uint32_t window = s->engine->model->layers[il].window, seen = window ? HL_MIN(window, s->n_kv) : s->n_kv;
+        const hl_kv_layer *kv = &s->kv[il];
+        v.decode_bytes_per_token += (uint64_t)seen * kv->n_heads * (hl_kv_row_bytes(kv->dtype, kv->dim_k) + hl_kv_row_bytes(kv->dtype, kv->dim_v));
+    }
+    pthread_mutex_unlock(&s->lock);
+    v.memory_peak_bytes = hl_mem_peak_bytes(s->engine->env->mem);
+    give_struct(out, &v, sizeof v);
+    return HLLM_OK;
+}

@@ -1,0 +1,75 @@
+/* model.h: an opened model: what its numbers are, which tensor plays which role, its vocabulary and chat template.
+ *
+ * Immutable after hl_model_open; any thread may read.  Knows no devices and reads no weights (one-dimensional tensors excepted: the
+ * engine asks for those through hl_model_read_f32).
+ */
+#ifndef HL_MODEL_H
+#define HL_MODEL_H
+
+#include "model/family.h"
+#include "model/reader.h"
+#include "model/template.h"
+#include "model/tokenizer.h"
+
+/* What a layer is made of.  Mixture-of-experts and recurrent layers are other kinds: forward.c has one function per kind. */
+enum { HL_BLOCK_ATTENTION = 0 };
+
+enum { HL_SCALING_NONE = 0, HL_SCALING_LINEAR = 1, HL_SCALING_YARN = 2, HL_SCALING_LONGROPE = 3 };
+
+typedef struct hl_layer {
+    uint32_t kind;                                     /* HL_BLOCK_... */
+    uint32_t n_heads, n_heads_kv, n_ff;
+    uint32_t window;                                   /* 0: sees everything */
+    float rope_base;
+    float rope_scale;                                  /* angles are multiplied by this (1 / scaling factor) */
+    const hl_gguf_tensor *t[HL_LAYER_ROLES];           /* NULL: absent */
+} hl_layer;
+
+typedef struct hl_config {
+    uint32_t n_layers, n_embd, n_vocab, n_ctx_train;
+    uint32_t head_dim_k, head_dim_v, n_rot;
+    float norm_eps;
+    float attention_scale;
+    float attention_softcap, final_softcap;            /* 0: none */
+    uint32_t rope_scaling;                             /* HL_SCALING_... */
+    uint32_t n_ctx_original;
+    float rope_attn_factor, yarn_ext_factor, yarn_beta_fast, yarn_beta_slow;
+    float yarn_factor;                                 /* the scaling factor itself */
+    uint32_t max_heads, max_heads_kv, max_ff;          /* over the layers */
+    bool windowed;                                     /* some layer has a window */
+} hl_config;
+
+/* general.sampling.*: the file's own wishes; has[] says which are there. */
+typedef struct hl_sampling_defaults {
+    float temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty;
+    int32_t top_k, penalty_last_n;
+} hl_sampling_defaults;                                /* 0: the file does not say */
+
+typedef struct hl_model {
+    const hl_env *env;                                 /* borrowed; outlives the model */
+    hl_gguf *gguf;
+    hl_vocab *vocab;
+    const hl_family *family;                           /* NULL: opened for its vocabulary only */
+    char *family_name, *name;                          /* NUL-ended copies */
+    hl_config config;
+    hl_layer *layers;                                  /* [n_layers] */
+    const hl_gguf_tensor *t[HL_ROLES];                 /* the per-model roles; t[HL_HEAD] is the embedding when tied */
+    const hl_chat_template *chat;                      /* NULL: no template, or not recognised */
+    bool has_template;
+    hl_sampling_defaults sampling;
+    uint64_t n_params, tensor_bytes;
+} hl_model;
+
+/* Takes g (also on failure). */
+hl_status hl_model_new(const hl_env *env, hl_error *err, hl_gguf *g, uint32_t flags, hl_model **out);
+void hl_model_free(hl_model *m);
+
+/* The number that a shape's dimension stands for in a layer (NULL: HL_D_VOCAB, HL_D_EMBD and HL_D_ROT_2 only). */
+uint64_t hl_model_dim(const hl_model *m, const hl_layer *layer, hl_dim d);
+/* n elements from `first` on as f32; block rules as in hllm_model_tensor_read. */
+hl_status hl_model_read_f32(const hl_model *m, hl_error *err, const hl_gguf_tensor *t, uint64_t first, float *out, size_t n);
+/* Rope tables: for each i < n_rot / 2 the angle per position and, in *magnitude, the factor on cos and sin.  long_context: the session's
+ * context exceeds the original one (long rope factors). */
+hl_status hl_model_rope(const hl_model *m, hl_error *err, const hl_layer *layer, bool long_context, double *angle, float *magnitude);
+
+#endif

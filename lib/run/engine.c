@@ -1,0 +1,356 @@
+/* engine.c: loads weights (mapped, or read in parallel into one block) and runs the worker thread.
+ *
+ * Memory is checked before anything is read: what is needed against the budget, the machine and its cgroup.  A fused tensor of the file (qkv,
+ * gate and up) becomes views here.
+ */
+#include "run/engine.h"
+
+#include <string.h>
+
+#include "run/machine.h"
+#include "run/session.h"
+
+enum { CHUNK = 4 << 20, ALIGN = 64 };
+
+/* One matrix to be placed: rows [row0, row0 + n_rows) of a tensor. */
+typedef struct piece {
+    const hl_gguf_tensor *t;
+    uint32_t row0, n_rows;
+    hl_weight *dst;
+    size_t at;                                         /* in the block */
+} piece;
+
+typedef struct loader {
+    hllm_engine *e;
+    hl_error *err;
+    hl_progress *progress;
+    piece *pieces; uint32_t n_pieces;
+    struct chunk { uint32_t piece, row0, n_rows; } *chunks;
+    uint32_t n_chunks;
+    _Atomic hl_status failed;
+} loader;
+
+static void add_piece(loader *l, const hl_gguf_tensor *t, uint64_t row0, uint64_t n_rows, hl_weight *dst)
+{
+    if (t) l->pieces[l->n_pieces++] = (piece){ t, (uint32_t)row0, (uint32_t)n_rows, dst, 0 };
+}
+
+static void list_layer(loader *l, const hl_layer *c, hl_layer_weights *w)
+{
+    const hl_model *m = l->e->model;
+    const uint64_t nq = hl_model_dim(m, c, HL_D_Q), nk = hl_model_dim(m, c, HL_D_K), nv = hl_model_dim(m, c, HL_D_V);
+    if (c->t[HL_ATTN_QKV]) {
+        add_piece(l, c->t[HL_ATTN_QKV], 0, nq, &w->q);
+        add_piece(l, c->t[HL_ATTN_QKV], nq, nk, &w->k);
+        add_piece(l, c->t[HL_ATTN_QKV], nq + nk, nv, &w->v);
+    } else {
+        add_piece(l, c->t[HL_ATTN_Q], 0, nq, &w->q);
+        add_piece(l, c->t[HL_ATTN_K], 0, nk, &w->k);
+        add_piece(l, c->t[HL_ATTN_V], 0, nv, &w->v);
+    }
+    add_piece(l, c->t[HL_ATTN_OUT], 0, m->config.n_embd, &w->out);
+    if (m->family->fused_up) {
+        add_piece(l, c->t[HL_FFN_UP], 0, c->n_ff, &w->gate);
+        add_piece(l, c->t[HL_FFN_UP], c->n_ff, c->n_ff, &w->up);
+    } else {
+        add_piece(l, c->t[HL_FFN_GATE], 0, c->n_ff, &w->gate);
+        add_piece(l, c->t[HL_FFN_UP], 0, c->n_ff, &w->up);
+    }
+    add_piece(l, c->t[HL_FFN_DOWN], 0, m->config.n_embd, &w->down);
+}
+
+/* All matrices, in the order of the file's layers; sizes and layouts from the device. */
+static hl_status list_pieces(loader *l)
+{
+    hl_status rc = HLLM_OK;
+    hllm_engine *e = l->e;
+    const hl_model *m = e->model;
+    size_t total = 0;
+    HL_NEED(l->pieces = hl_alloc_array(e->env->mem, (size_t)m->config.n_layers * 8 + 2, sizeof *l->pieces));
+    add_piece(l, m->t[HL_EMBED], 0, m->config.n_vocab, &e->embed);
+    for (uint32_t il = 0; il < m->config.n_layers; il++) list_layer(l, &m->layers[il], &e->layers[il]);
+    if (m->t[HL_HEAD] != m->t[HL_EMBED]) add_piece(l, m->t[HL_HEAD], 0, m->config.n_vocab, &e->head);
+    for (uint32_t i = 0; i < l->n_pieces; i++) {
+        piece *p = &l->pieces[i];
+        uint32_t cols = (uint32_t)p->t->dims[0], layout, group;
+        size_t bytes;
+        e->be->weight_layout(e->dev, p->t->dtype, p->n_rows, cols, &layout, &bytes, &group);
+        *p->dst = (hl_weight){ p->t->dtype, layout, p->n_rows, cols, hl_dtype_bytes(hl_dtype(p->t->dtype), cols), NULL };
+        p->at = total;
+        HL_TRY(hl_add_size(total, hl_align_up(bytes, ALIGN), &total));
+        if (p->dst != &e->embed || m->t[HL_HEAD] == m->t[HL_EMBED]) e->decode_weight_bytes += bytes;
+    }
+    e->matrices_bytes = total;
+done:
+    return rc;
+}
+
+static hl_status map_all(loader *l)
+{
+    hl_status rc = HLLM_OK;
+    hllm_engine *e = l->e;
+    const hl_gguf *g = e->model->gguf;
+    HL_NEED(e->maps = hl_alloc_array(e->env->mem, g->n_shards, sizeof *e->maps));
+    for (uint32_t i = 0; i < g->n_shards; i++)
+        HL_TRY(hl_file_map(e->env, l->err, &g->shards[i], &e->maps[i].data, &e->maps[i].base, &e->maps[i].bytes));
+    for (uint32_t i = 0; i < l->n_pieces; i++) {
+        piece *p = &l->pieces[i];
+        p->dst->data = e->maps[p->t->shard].data + p->t->at + (size_t)p->row0 * p->dst->row_bytes;
+    }
+    rc = hl_progress_step(l->progress, e->matrices_bytes);
+done:
+    return rc;
+}
+
+static void read_chunk(void *v, uint32_t task, uint32_t thread)
+{
+    loader *l = v;
+    const struct chunk *c = &l->chunks[task];
+    const piece *p = &l->pieces[c->piece];
+    hllm_engine *e = l->e;
+    (void)thread;
+    if (atomic_load_explicit(&l->failed, memory_order_relaxed) != HLLM_OK) return;
+    const size_t bytes = (size_t)c->n_rows * p->dst->row_bytes;
+    uint8_t *dst = (uint8_t *)e->matrices + p->at + (size_t)c->row0 * p->dst->row_bytes;
+    hl_status rc = hl_file_read(e->env, l->err, &e->model->gguf->shards[p->t->shard],
+                                p->t->at + (uint64_t)(p->row0 + c->row0) * p->dst->row_bytes, dst, bytes);
+    if (rc == HLLM_OK) rc = hl_progress_step(l->progress, bytes);
+    hl_status none = HLLM_OK;
+    if (rc != HLLM_OK) atomic_compare_exchange_strong(&l->failed, &none, rc);
+}
+
+static hl_status read_all(loader *l)
+{
+    hl_status rc = HLLM_OK;
+    hllm_engine *e = l->e;
+    size_t n = 0;
+    if (!(e->matrices = e->be->alloc(e->dev, e->matrices_bytes))) {
+        rc = hl_fail(l->err, HLLM_E_NOMEM, "%s: %zu bytes for the weights cannot be had", hl_gguf_path(e->model->gguf), e->matrices_bytes);
+        goto done;
+    }
+    for (uint32_t i = 0; i < l->n_pieces; i++) n += l->pieces[i].n_rows / HL_MAX(CHUNK / l->pieces[i].dst->row_bytes, (size_t)1) + 1;
+    HL_NEED(l->chunks = hl_alloc_array(e->env->mem, n, sizeof *l->chunks));
+    for (uint32_t i = 0; i < l->n_pieces; i++) {
+        piece *p = &l->pieces[i];
+        const uint32_t per = (uint32_t)HL_MAX(CHUNK / p->dst->row_bytes, (size_t)1);
+        p->dst->data = (uint8_t *)e->matrices + p->at;
+        for (uint32_t r = 0; r < p->n_rows; r += per) l->chunks[l->n_chunks++] = (struct chunk){ i, r, HL_MIN(per, p->n_rows - r) };
+    }
+    hl_pool_run(e->handle->rt->pool, read_chunk, l, l->n_chunks);
+    rc = atomic_load(&l->failed);
+done:
+    return rc;
+}
+
+/* ---- vectors: norms and biases, as f32 in one block ---- */
+
+typedef struct vec { const hl_gguf_tensor *t; uint64_t first, n; const float **dst; } vec;
+
+static uint32_t list_vectors(hllm_engine *e, vec *v)   /* v NULL: only counts */
+{
+    const hl_model *m = e->model;
+    uint32_t n = 0;
+#define VEC(tensor, from, count, where) do { if (tensor) { if (v) v[n] = (vec){ tensor, from, count, &(where) }; n++; } } while (0)
+    for (uint32_t il = 0; il < m->config.n_layers; il++) {
+        const hl_layer *c = &m->layers[il];
+        hl_layer_weights *w = &e->layers[il];
+        const uint64_t nq = hl_model_dim(m, c, HL_D_Q), nk = hl_model_dim(m, c, HL_D_K), nv = hl_model_dim(m, c, HL_D_V);
+#define WHOLE(role, where) VEC(c->t[role], 0, c->t[role]->n, w->where)
+        WHOLE(HL_ATTN_NORM, attn_norm); WHOLE(HL_ATTN_NORM_B, attn_norm_b); WHOLE(HL_ATTN_NORM_2, attn_norm_2); WHOLE(HL_ATTN_NORM_2_B, attn_norm_2_b);
+        WHOLE(HL_ATTN_Q_B, q_b); WHOLE(HL_ATTN_K_B, k_b); WHOLE(HL_ATTN_V_B, v_b); WHOLE(HL_ATTN_Q_NORM, q_norm); WHOLE(HL_ATTN_K_NORM, k_norm);
+        WHOLE(HL_ATTN_OUT_B, out_b); WHOLE(HL_ATTN_POST_NORM, attn_post_norm); WHOLE(HL_FFN_NORM, ffn_norm); WHOLE(HL_FFN_NORM_B, ffn_norm_b);
+        WHOLE(HL_FFN_GATE_B, gate_b); WHOLE(HL_FFN_DOWN_B, down_b); WHOLE(HL_FFN_POST_NORM, ffn_post_norm);
+        if (m->family->fused_up) { VEC(c->t[HL_FFN_UP_B], 0, c->n_ff, w->gate_b); VEC(c->t[HL_FFN_UP_B], c->n_ff, c->n_ff, w->up_b); }
+        else WHOLE(HL_FFN_UP_B, up_b);
+        VEC(c->t[HL_ATTN_QKV_B], 0, nq, w->q_b); VEC(c->t[HL_ATTN_QKV_B], nq, nk, w->k_b); VEC(c->t[HL_ATTN_QKV_B], nq + nk, nv, w->v_b);
+#undef WHOLE
+    }
+    VEC(m->t[HL_OUT_NORM], 0, m->t[HL_OUT_NORM]->n, e->out_norm);
+    VEC(m->t[HL_OUT_NORM_B], 0, m->t[HL_OUT_NORM_B]->n, e->out_norm_b);
+    VEC(m->t[HL_HEAD_B], 0, m->t[HL_HEAD_B]->n, e->head_b);
+#undef VEC
+    return n;
+}
+
+static hl_status load_vectors(loader *l)
+{
+    hl_status rc = HLLM_OK;
+    hllm_engine *e = l->e;
+    vec *v = NULL;
+    float *host = NULL;
+    size_t total = 0, largest = 0;
+    const uint32_t n = list_vectors(e, NULL);
+    HL_NEED(v = hl_alloc_array(e->env->mem, n, sizeof *v));
+    list_vectors(e, v);
+    for (uint32_t i = 0; i < n; i++) { total += hl_align_up(v[i].n, 16); largest = HL_MAX(largest, v[i].n); }
+    e->vectors_bytes = total * sizeof(float);
+    HL_NEED(e->vectors = e->be->alloc(e->dev, e->vectors_bytes));
+    HL_NEED(host = hl_alloc_array(e->env->mem, largest, sizeof *host));
+    for (uint32_t i = 0, at = 0; i < n; at += (uint32_t)hl_align_up(v[i].n, 16), i++) {
+        HL_TRY(hl_model_read_f32(e->model, l->err, v[i].t, v[i].first, host, v[i].n));
+        HL_TRY(e->be->write(e->stream, e->vectors + at, host, v[i].n * sizeof(float)));
+        *v[i].dst = e->vectors + at;
+    }
+    rc = e->be->sync(e->stream, l->err);
+done:
+    hl_free(e->env->mem, host);
+    hl_free(e->env->mem, v);
+    return rc;
+}
+
+/* ---- memory ---- */
+
+uint64_t hl_engine_weight_bytes(const hl_model *m) { return m->tensor_bytes; }
+
+hl_status hl_engine_reserve(hllm_engine *e, hl_error *err, uint64_t need, const char *what)
+{
+    uint64_t total, available;
+    hl_machine_memory(&total, &available);
+    const uint64_t used = atomic_fetch_add(&e->reserved_bytes, need);
+    const char *why = NULL;
+    uint64_t have = available;
+    if (need > available) why = "the machine (or its cgroup) has";
+    if (e->ram_bytes && (used > e->ram_bytes || need > e->ram_bytes - used)) {
+        why = "the budget ram_bytes leaves";
+        have = used > e->ram_bytes ? 0 : e->ram_bytes - used;
+    }
+    if (!why) return HLLM_OK;
+    atomic_fetch_sub(&e->reserved_bytes, need);
+    return hl_fail(err, HLLM_E_NOMEM, "%s: %s need %llu bytes, %s %llu", hl_gguf_path(e->model->gguf), what, (unsigned long long)need, why, (unsigned long long)have);
+}
+
+void hl_engine_release(hllm_engine *e, uint64_t bytes) { atomic_fetch_sub(&e->reserved_bytes, bytes); }
+
+/* auto: read when the weights and a small session fit, else map. */
+static hl_status choose_load(hllm_engine *e, uint32_t load, hl_error *err)
+{
+    uint64_t total, available;
+    hl_machine_memory(&total, &available);
+    if (e->ram_bytes) available = HL_MIN(available, e->ram_bytes);
+    const uint64_t weights = hl_engine_weight_bytes(e->model);
+    if (load == HLLM_LOAD_AUTO) load = weights < available - available / 8 ? HLLM_LOAD_READ : HLLM_LOAD_MMAP;
+    e->load = load;
+    return load == HLLM_LOAD_READ ? hl_engine_reserve(e, err, weights, "the weights") : HLLM_OK;
+}
+
+/* ---- worker ---- */
+
+static void *worker_main(void *v)
+{
+    hllm_engine *e = v;
+    pthread_mutex_lock(&e->lock);
+    for (;;) {
+        while (!e->first && !e->stop) pthread_cond_wait(&e->wake, &e->lock);
+        if (!e->first) break;                          /* stop: sessions are gone by then, they hold references */
+        hllm_session *s = e->first;
+        e->first = s->next;
+        if (!e->first) e->last = NULL;
+        s->next = NULL;
+        pthread_mutex_unlock(&e->lock);
+        hl_session_step(s);                            /* queues itself again when there is more */
+        pthread_mutex_lock(&e->lock);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return NULL;
+}
+
+void hl_engine_queue(hllm_engine *e, hllm_session *s)
+{
+    pthread_mutex_lock(&e->lock);
+    s->next = NULL;
+    if (e->last) e->last->next = s;
+    else e->first = s;
+    e->last = s;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- life ---- */
+
+static hl_status read_vocab_facts(hllm_engine *e)
+{
+    const hl_vocab *v = e->model->vocab;
+    const uint32_t n = hl_vocab_size(v);
+    for (uint32_t i = 0; i < n; i++) {
+        hl_token t = hl_vocab_token(v, (int32_t)i);
+        e->max_piece = HL_MAX(e->max_piece, (size_t)HL_MAX(t.piece_bytes, t.text_bytes));
+        e->n_end_ids += t.ends_generation;
+    }
+    e->end_ids = hl_alloc_array(e->env->mem, e->n_end_ids, sizeof *e->end_ids);
+    if (!e->end_ids) return HLLM_E_NOMEM;
+    for (uint32_t i = 0, k = 0; i < n; i++)
+        if (hl_vocab_token(v, (int32_t)i).ends_generation) e->end_ids[k++] = (int32_t)i;
+    return HLLM_OK;
+}
+
+hl_status hl_engine_new(hllm_model *m, const hllm_engine_options *opt, hllm_engine **out)
+{
+    hl_status rc = HLLM_OK;
+    hllm_engine *e = NULL;
+    loader l = { .err = &m->err, .progress = opt->progress ? &opt->progress->p : NULL };
+    const hl_env *env = &m->rt->env;
+    *out = NULL;
+    if (!m->model->family) return hl_fail(&m->err, HLLM_E_STATE, "%s: the model was opened for its vocabulary only", hl_gguf_path(m->model->gguf));
+    HL_NEED(e = hl_alloc_zero(env->mem, sizeof *e));
+    hl_error_init(&e->err);
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->wake, NULL);
+    atomic_store(&e->refs, 1);
+    hl_model_ref(m);
+    e->handle = m;
+    e->model = m->model;
+    e->env = env;
+    e->be = &hl_cpu_backend;
+    e->act_f32 = opt->act == HLLM_ACT_F32;
+    e->ram_bytes = opt->ram_bytes;
+    l.e = e;
+    HL_TRY(choose_load(e, opt->load, l.err));
+    HL_NEED(e->layers = hl_alloc_array(env->mem, e->model->config.n_layers, sizeof *e->layers));
+    HL_TRY(e->be->open(env, l.err, &(hl_device_options){ m->rt->pool, m->rt->isa, e->act_f32 }, &e->dev));
+    HL_TRY(list_pieces(&l));
+    HL_TRY(e->be->stream_new(e->dev, l.err, &e->stream));
+    if (l.progress) atomic_store(&l.progress->total, e->matrices_bytes);
+    HL_TRY(load_vectors(&l));
+    HL_TRY(e->load == HLLM_LOAD_MMAP ? map_all(&l) : read_all(&l));
+    if (e->model->t[HL_HEAD] == e->model->t[HL_EMBED]) e->head = e->embed;
+    HL_TRY(read_vocab_facts(e));
+    HL_TRY(hl_thread_start(l.err, &e->worker, worker_main, e));
+    e->worker_runs = true;
+    *out = e; e = NULL;
+done:
+    if (l.chunks) hl_free(env->mem, l.chunks);
+    if (l.pieces) hl_free(env->mem, l.pieces);
+    hl_engine_unref(e);
+    return rc;
+}
+
+void hl_engine_ref(hllm_engine *e) { atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed); }
+
+void hl_engine_unref(hllm_engine *e)
+{
+    if (!e || atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) != 1) return;
+    hllm_model *m = e->handle;
+    hl_mem *mem = e->env->mem;
+    if (e->worker_runs) {
+        pthread_mutex_lock(&e->lock);
+        e->stop = true;
+        pthread_cond_signal(&e->wake);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->worker, NULL);
+    }
+    if (e->stream) e->be->stream_free(e->stream);
+    if (e->dev) {
+        e->be->free(e->dev, e->matrices, e->matrices_bytes);
+        e->be->free(e->dev, e->vectors, e->vectors_bytes);
+        e->be->close(e->dev);
+    }
+    for (uint32_t i = 0; e->maps && i < e->model->gguf->n_shards; i++) hl_file_unmap(e->maps[i].base, e->maps[i].bytes);
+    hl_free(mem, e->maps);
+    hl_free(mem, e->layers);
+    hl_free(mem, e->end_ids);
+    pthread_cond_destroy(&e->wake);
+    pthread_mutex_destroy(&e->lock);
+    hl_error_destroy(&e->err);
+    hl_free(mem, e);
+    hl_model_unref(m);
+}

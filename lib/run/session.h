@@ -1,0 +1,118 @@
+/* session.h: one conversation: its KV cache, its tokens, and the one job that may run on it.
+ *
+ * The host's thread prepares a job and queues it; the engine's worker runs it step by step (hl_session_step).  `lock` guards all fields under "shared";
+ * while a job runs, only the worker writes them and the KV cache.
+ */
+#ifndef HL_SESSION_H
+#define HL_SESSION_H
+
+#include "run/engine.h"
+#include "run/outring.h"
+#include "run/sampler.h"
+
+enum { HL_RECORDS = 256, HL_MAX_LOGPROBS = 64, HL_LOGIT_ROWS = 16 };
+enum { HL_JOB_NONE, HL_JOB_EVAL, HL_JOB_HEAD, HL_JOB_GENERATE };
+
+/* Angles of one kind of layer (global or windowed) and the table of the running micro-batch. */
+typedef struct hl_rope_set {
+    float base, scale;
+    double *angle;                                     /* [n_rot / 2], host */
+    float magnitude;
+    float *cos_sin;                                    /* [micro_batch][n_rot / 2][2], device */
+} hl_rope_set;
+
+/* Device memory of the forward pass, for micro_batch tokens. */
+typedef struct hl_scratch {
+    float *x, *xn, *xn2;                               /* [n][n_embd]: residual, normed, normed again (two norms) or a block's output */
+    float *q, *k, *v, *att;                            /* [n][heads * dim] */
+    float *gate, *up;                                  /* [n][n_ff] */
+    float *hidden;                                     /* [n][n_embd]: after the last norm */
+    float *logits;                                     /* [logit_rows][n_vocab] */
+    void *act;                                         /* 8-bit activation of the widest input */
+    float *cos_sin_host;                               /* [n][n_rot / 2][2] */
+} hl_scratch;
+
+typedef struct hl_session_sizes {
+    uint32_t n_ctx, micro_batch, logit_rows;
+    uint32_t n_slots_window;                           /* of layers with a window */
+    uint64_t kv_bytes, scratch_bytes, host_bytes;
+} hl_session_sizes;
+
+struct hllm_session {
+    hl_error err;
+    hllm_engine *engine;
+    hl_session_sizes sizes;
+    uint32_t kv_dtype;                                 /* HL_F16 ... */
+    uint32_t kv_option;                                /* HLLM_KV_... */
+    hl_kv_layer *kv;                                   /* [n_layers] */
+    void *device_block; size_t device_bytes;           /* KV and scratch */
+    void *host_block; size_t host_bytes;
+    uint64_t reserved;
+    hl_scratch z;
+    hl_rope_set ropes[2]; uint32_t n_ropes;
+    uint8_t *rope_of_layer;                            /* [n_layers] */
+    hl_sampler *sampler;
+    _Atomic uint32_t busy;                             /* an API call of a non-const handle is inside */
+    _Atomic uint32_t cancel;                           /* written by any, read by the worker */
+
+    /* shared */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct hllm_session *next;                         /* in the engine's queue (guarded by the engine's lock) */
+    bool queued;                                       /* in the queue or being stepped */
+    uint32_t job;
+    hl_status job_status;
+    int32_t *tokens; uint32_t n_tokens;                /* all that is in the conversation */
+    uint32_t n_kv;                                     /* of these, how many are in the KV cache */
+    uint32_t n_written;                                /* highest position ever written since the cache was empty */
+    uint32_t held_from;                                /* lowest position that windowed layers still hold */
+    uint32_t hidden_pos, n_hidden;                     /* positions whose hidden state is in z.hidden */
+    uint32_t logits_pos, n_logits;                     /* positions whose logits are in z.logits */
+    uint32_t head_pos;                                 /* HL_JOB_HEAD */
+
+    uint32_t run, finish;                              /* HLLM_RUN_..., HLLM_FINISH_... */
+    uint32_t flags, max_tokens;
+    bool stalled, go;                                  /* no room in the rings; hllm_generate_continue was called */
+    hl_outring out;
+    hllm_token_record *records; hllm_logit_bias *record_tops; uint32_t records_first, n_records, n_logprobs;
+    uint32_t text_bytes;
+    hllm_logit_bias *bias; uint32_t n_bias, bias_cap;
+    uint8_t *mask; bool use_mask;
+    uint32_t penalty_last_n;
+    uint32_t n_prompt, n_prompt_todo_from, n_reused, n_generated;
+    uint64_t start_ns, prompt_done_ns, first_token_ns, last_token_ns;
+};
+
+hl_status hl_session_sizes_for(const hl_model *m, const hllm_session_options *opt, hl_error *err, hl_session_sizes *out);
+hl_status hl_session_new(hllm_engine *e, const hllm_session_options *opt, hllm_session **out);
+void hl_session_free(hllm_session *s);
+
+/* The worker's entry: one micro-batch or one token. */
+void hl_session_step(hllm_session *s);
+/* Queues a synchronous job and waits for its end. */
+hl_status hl_session_eval(hllm_session *s, const int32_t *tokens, size_t n);
+hl_status hl_session_head(hllm_session *s, uint32_t pos, const float **logits);        /* [n_vocab], valid until the next job */
+hl_status hl_session_hidden(hllm_session *s, uint32_t pos, float *out);
+hl_status hl_session_rewind(hllm_session *s, uint32_t n_tokens);
+uint32_t hl_session_rewind_min(const hllm_session *s);               /* lock held or no job */
+
+hl_status hl_generate_start(hllm_session *s, const int32_t *tokens, size_t n, const hllm_generate_options *opt, uint32_t flags);
+hl_status hl_generate_poll(hllm_session *s, int32_t timeout_ms, char *buf, size_t cap, hllm_poll_result *out);
+hl_status hl_generate_poll_tokens(hllm_session *s, hllm_token_record *rec, hllm_logit_bias *top, size_t cap, size_t *n_out);
+hl_status hl_generate_continue(hllm_session *s, const uint8_t *allowed);
+void hl_generate_cancel(hllm_session *s);
+bool hl_session_generate_step(hllm_session *s);        /* generate.c: one step of a generation; true: more to do */
+hl_status hl_session_compute(hllm_session *s);         /* session.c: the next micro-batch of what is not in the KV cache yet */
+hl_status hl_session_logits_at(hllm_session *s, uint32_t pos);       /* worker: makes z.logits hold pos */
+
+/* forward.c: tokens [n] at positions pos0.. through all layers; z.hidden holds them afterwards.  Worker only. */
+hl_status hl_forward(hllm_session *s, const int32_t *tokens, uint32_t n, uint32_t pos0);
+/* Logits of rows [row, row + n) of z.hidden into z.logits. */
+void hl_forward_head(hllm_session *s, uint32_t row, uint32_t n);
+
+/* state.c */
+hl_status hl_session_save(hllm_session *s, const char *path);
+hl_status hl_session_load(hllm_session *s, const char *path);
+hl_status hl_session_fork(hllm_session *s, hllm_session **out);
+
+#endif

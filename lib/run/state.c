@@ -1,0 +1,319 @@
+/* state.c: a session to and from a file, and a copy of a session.
+ *
+ * File, little-endian:  magic "HLLMSESS" | u32 version | u32 header bytes | header fields | u64 hash of all before |
+ * zstd frames (content checksums on) of: tokens, then per layer K and V rows of the positions held, head by head.
+ * Written to a temp file beside the target, fsync, rename, fsync of the folder.  Read completely and checked before the session changes.
+ */
+#define ZSTD_STATIC_LINKING_ONLY                      /* for allocators of one's own */
+#include "run/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <zstd.h>
+
+enum { VERSION = 1, ZSTD_LEVEL = 1, IO_BYTES = 1 << 18, MAX_WINDOW_LOG = 23 };
+
+typedef struct state_header {
+    char magic[8];
+    uint32_t version, bytes;
+    uint64_t model_hash;
+    uint32_t kv_dtype, n_layers, n_tokens, n_kv;
+    uint32_t held_from, n_embd;
+    uint64_t payload_bytes;                            /* unpacked */
+    uint64_t hash;                                     /* of the fields above */
+} state_header;
+_Static_assert(sizeof(state_header) == 64, "file format");
+
+static const char magic[8] = { 'H', 'L', 'L', 'M', 'S', 'E', 'S', 'S' };
+
+static uint64_t header_hash(const state_header *h) { return hl_hash(h, offsetof(state_header, hash), 0x5e55104e); }
+
+/* The lowest position of a layer's cache that is saved: windowed layers have lost what is before held_from. */
+static uint32_t first_held(const hllm_session *s, uint32_t il, uint32_t held_from) { return s->engine->model->layers[il].window ? held_from : 0; }
+
+static uint64_t payload_bytes(const hllm_session *s, uint32_t n_tokens, uint32_t n_kv, uint32_t held_from)
+{
+    uint64_t n = (uint64_t)n_tokens * sizeof(int32_t);
+    for (uint32_t il = 0; il < s->engine->model->config.n_layers; il++) {
+        const hl_kv_layer *kv = &s->kv[il];
+        n += (uint64_t)(n_kv - first_held(s, il, held_from)) * kv->n_heads * (hl_kv_row_bytes(kv->dtype, kv->dim_k) + hl_kv_row_bytes(kv->dtype, kv->dim_v));
+    }
+    return n;
+}
+
+/* Visits all rows of one layer's K or V, in file order. */
+typedef hl_status row_fn(void *arg, void *row, size_t bytes);
+
+static hl_status each_row(hllm_session *s, uint32_t il, bool is_v, uint32_t from, uint32_t to, row_fn *fn, void *arg)
+{
+    const hl_kv_layer *kv = &s->kv[il];
+    const size_t bytes = hl_kv_row_bytes(kv->dtype, is_v ? kv->dim_v : kv->dim_k);
+    for (uint32_t h = 0; h < kv->n_heads; h++)
+        for (uint32_t p = from; p < to; p++) {
+            char *row = (char *)(is_v ? kv->v : kv->k) + ((size_t)h * kv->n_slots + p % kv->n_slots) * bytes;
+            hl_status rc = fn(arg, row, bytes);
+            if (rc != HLLM_OK) return rc;
+        }
+    return HLLM_OK;
+}
+
+static hl_status each_payload(hllm_session *s, uint32_t n_kv, uint32_t held_from, row_fn *fn, void *arg)
+{
+    for (uint32_t il = 0; il < s->engine->model->config.n_layers; il++)
+        for (int v = 0; v < 2; v++) {
+            hl_status rc = each_row(s, il, v, first_held(s, il, held_from), n_kv, fn, arg);
+            if (rc != HLLM_OK) return rc;
+        }
+    return HLLM_OK;
+}
+
+/* zstd through the host's allocator. */
+static void *z_alloc(void *mem, size_t n) { return hl_alloc(mem, n); }
+static void z_free(void *mem, void *p) { hl_free(mem, p); }
+
+/* ---- save ---- */
+
+typedef struct writer {
+    hllm_session *s;
+    const hl_io *io;
+    const char *path;
+    int fd;
+    ZSTD_CCtx *z;
+    char *in, *out; size_t n_in;
+} writer;
+
+static hl_status fail_io(hl_error *err, const char *path, const char *what)
+{
+    int e = errno;
+    return hl_fail(err, HLLM_E_IO, "%s: %s failed (errno %d%s)", path, what, e, e == ENOSPC ? ", no space left" : e == EACCES ? ", permission denied" : e == EROFS ? ", read-only" : "");
+}
+
+static hl_status write_all(writer *w, const void *data, size_t n)
+{
+    const char *p = data;
+    while (n) {
+        int64_t did = w->io->write(w->io->user, w->fd, p, n);
+        if (did < 0 && errno == EINTR) continue;
+        if (did <= 0) return fail_io(&w->s->err, w->path, "writing");
+        p += did; n -= (size_t)did;
+    }
+    return HLLM_OK;
+}
+
+static hl_status pack(writer *w, const void *data, size_t n, ZSTD_EndDirective how)
+{
+    ZSTD_inBuffer in = { data, n, 0 };
+    for (;;) {
+        ZSTD_outBuffer out = { w->out, IO_BYTES, 0 };
+        size_t left = ZSTD_compressStream2(w->z, &out, &in, how);
+        if (ZSTD_isError(left)) return hl_fail(&w->s->err, HLLM_E_INTERNAL, "%s: compression failed: %s", w->path, ZSTD_getErrorName(left));
+        hl_status rc = write_all(w, w->out, out.pos);
+        if (rc != HLLM_OK) return rc;
+        if (how == ZSTD_e_continue ? in.pos == in.size : left == 0) return HLLM_OK;
+    }
+}
+
+static hl_status put_row(void *arg, void *row, size_t n)            /* gathers small rows */
+{
+    writer *w = arg;
+    hl_status rc = HLLM_OK;
+    if (w->n_in + n > IO_BYTES) { rc = pack(w, w->in, w->n_in, ZSTD_e_continue); w->n_in = 0; }
+    if (rc != HLLM_OK || n > IO_BYTES) return rc != HLLM_OK ? rc : pack(w, row, n, ZSTD_e_continue);
+    memcpy(w->in + w->n_in, row, n);
+    w->n_in += n;
+    return HLLM_OK;
+}
+
+static hl_status write_file(writer *w)
+{
+    hl_status rc = HLLM_OK;
+    hllm_session *s = w->s;
+    hl_mem *mem = s->engine->env->mem;
+    state_header h = { .version = VERSION, .bytes = sizeof h, .model_hash = s->engine->model->gguf->header_hash, .kv_dtype = s->kv_dtype,
+                       .n_layers = s->engine->model->config.n_layers, .n_tokens = s->n_tokens, .n_kv = s->n_kv, .held_from = HL_MIN(s->held_from, s->n_kv),
+                       .n_embd = s->engine->model->config.n_embd };
+    memcpy(h.magic, magic, sizeof magic);
+    h.payload_bytes = payload_bytes(s, h.n_tokens, h.n_kv, h.held_from);
+    h.hash = header_hash(&h);
+    HL_NEED(w->in = hl_alloc(mem, IO_BYTES));
+    HL_NEED(w->out = hl_alloc(mem, IO_BYTES));
+    HL_NEED(w->z = ZSTD_createCCtx_advanced((ZSTD_customMem){ z_alloc, z_free, mem }));
+    ZSTD_CCtx_setParameter(w->z, ZSTD_c_compressionLevel, ZSTD_LEVEL);
+    ZSTD_CCtx_setParameter(w->z, ZSTD_c_checksumFlag, 1);
+    ZSTD_CCtx_setPledgedSrcSize(w->z, h.payload_bytes);
+    HL_TRY(write_all(w, &h, sizeof h));
+    HL_TRY(put_row(w, s->tokens, (size_t)h.n_tokens * sizeof(int32_t)));
+    HL_TRY(each_payload(s, h.n_kv, h.held_from, put_row, w));
+    HL_TRY(pack(w, w->in, w->n_in, ZSTD_e_end));
+    if (w->io->fsync(w->io->user, w->fd) != 0) rc = fail_io(&s->err, w->path, "fsync");
+done:
+    ZSTD_freeCCtx(w->z);
+    hl_free(mem, w->in);
+    hl_free(mem, w->out);
+    return rc;
+}
+
+hl_status hl_session_save(hllm_session *s, const char *path)
+{
+    hl_status rc = HLLM_OK;
+    hl_mem *mem = s->engine->env->mem;
+    const hl_io *io = s->engine->env->io ? s->engine->env->io : &hl_io_posix;
+    const size_t n = strlen(path);
+    writer w = { .s = s, .io = io, .path = path, .fd = -1 };
+    char *temp = NULL;
+    bool made = false;
+    if (n == 0) return hl_fail(&s->err, HLLM_E_ARG, "the path is empty");
+    HL_NEED(temp = hl_alloc(mem, n + 40));
+    snprintf(temp, n + 40, "%s.tmp-%ld-%llx", path, (long)getpid(), (unsigned long long)hl_now_ns());
+    w.fd = io->open(io->user, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (w.fd < 0) { rc = fail_io(&s->err, path, "creating a file beside it"); goto done; }
+    made = true;
+    HL_TRY(write_file(&w));
+    int bad = io->close(io->user, w.fd);
+    w.fd = -1;
+    if (bad) { rc = fail_io(&s->err, path, "closing"); goto done; }
+    if (io->rename(io->user, temp, path) != 0) { rc = fail_io(&s->err, path, "renaming the finished file to it"); goto done; }
+    made = false;
+    char *slash = strrchr(temp, '/');                  /* the rename itself has to reach the disk */
+    if (slash) slash[slash == temp] = 0;
+    int dir = io->open(io->user, slash ? temp : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (dir >= 0) { io->fsync(io->user, dir); io->close(io->user, dir); }
+done:
+    if (w.fd >= 0) io->close(io->user, w.fd);
+    if (made) io->unlink(io->user, temp);
+    hl_free(mem, temp);
+    return rc;
+}
+
+/* ---- load ---- */
+
+static hl_status check_header(hllm_session *s, const hl_file *f, const state_header *h)
+{
+    hl_error *err = &s->err;
+    const hl_model *m = s->engine->model;
+    if (memcmp(h->magic, magic, sizeof magic) != 0) return hl_fail(err, HLLM_E_FORMAT, "%s: not a session file", f->path);
+    if (h->version != VERSION || h->bytes != sizeof *h) return hl_fail(err, HLLM_E_VERSION, "%s: session file version %u, known is %u", f->path, h->version, (uint32_t)VERSION);
+    if (h->hash != header_hash(h)) return hl_fail(err, HLLM_E_CORRUPT, "%s: the header's checksum is wrong", f->path);
+    if (h->model_hash != m->gguf->header_hash || h->n_layers != m->config.n_layers || h->n_embd != m->config.n_embd)
+        return hl_fail(err, HLLM_E_MISMATCH, "%s: saved with another model than %s", f->path, hl_gguf_path(m->gguf));
+    if (h->kv_dtype != s->kv_dtype)
+        return hl_fail(err, HLLM_E_MISMATCH, "%s: its KV cache is %s, this session's is %s", f->path, hl_dtype(h->kv_dtype) ? hl_dtype(h->kv_dtype)->name : "?", hl_dtype(s->kv_dtype)->name);
+    if (h->n_kv > h->n_tokens || h->held_from > h->n_kv) return hl_fail(err, HLLM_E_CORRUPT, "%s: its counts do not add up", f->path);
+    if (h->n_tokens > s->sizes.n_ctx) return hl_fail(err, HLLM_E_CONTEXT_FULL, "%s: holds %u tokens, this session's context is %u", f->path, h->n_tokens, s->sizes.n_ctx);
+    if (h->payload_bytes != payload_bytes(s, h->n_tokens, h->n_kv, h->held_from)) return hl_fail(err, HLLM_E_CORRUPT, "%s: its length does not fit its counts", f->path);
+    return HLLM_OK;
+}
+
+/* Unpacks everything behind the header into buf, which is as long as the header said. */
+static hl_status unpack(hllm_session *s, const hl_file *f, char *buf, size_t bytes)
+{
+    hl_status rc = HLLM_OK;
+    const hl_env *env = s->engine->env;
+    char *in = NULL;
+    ZSTD_DCtx *z = NULL;
+    ZSTD_outBuffer out = { buf, bytes, 0 };
+    uint64_t at = sizeof(state_header);
+    size_t left = 1;
+    HL_NEED(in = hl_alloc(env->mem, IO_BYTES));
+    HL_NEED(z = ZSTD_createDCtx_advanced((ZSTD_customMem){ z_alloc, z_free, env->mem }));
+    ZSTD_DCtx_setParameter(z, ZSTD_d_windowLogMax, MAX_WINDOW_LOG);
+    while (left && at < f->bytes) {
+        ZSTD_inBuffer part = { in, (size_t)HL_MIN(f->bytes - at, (uint64_t)IO_BYTES), 0 };
+        HL_TRY(hl_file_read(env, &s->err, f, at, in, part.size));
+        while (part.pos < part.size && left) {
+            size_t out0 = out.pos, in0 = part.pos;
+            left = ZSTD_decompressStream(z, &out, &part);
+            if (ZSTD_isError(left)) { rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: damaged: %s", f->path, ZSTD_getErrorName(left)); goto done; }
+            if (left && out.pos == out0 && part.pos == in0) { rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: holds more than its header says", f->path); goto done; }
+        }
+        at += part.pos;
+    }
+    if (left) rc = hl_fail(&s->err, HLLM_E_TRUNCATED, "%s: ends too early", f->path);
+    else if (out.pos != bytes || at != f->bytes) rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: %llu bytes follow its end, or some are missing", f->path, (unsigned long long)(f->bytes - at));
+done:
+    ZSTD_freeDCtx(z);
+    hl_free(env->mem, in);
+    return rc;
+}
+
+static hl_status take_row(void *arg, void *row, size_t n)
+{
+    char **from = arg;
+    memcpy(row, *from, n);
+    *from += n;
+    return HLLM_OK;
+}
+
+/* What a session holds; the KV rows are already in place.  lock held or session not shared yet. */
+static void set_contents(hllm_session *s, uint32_t n_tokens, uint32_t n_kv, uint32_t held_from)
+{
+    s->n_tokens = n_tokens;
+    s->n_kv = s->n_written = n_kv;
+    s->held_from = held_from;
+    if (s->sizes.n_slots_window && n_kv > s->sizes.n_slots_window) s->held_from = HL_MAX(held_from, n_kv - s->sizes.n_slots_window);
+    s->n_hidden = s->n_logits = 0;
+    s->run = HLLM_RUN_IDLE;
+}
+
+hl_status hl_session_load(hllm_session *s, const char *path)
+{
+    hl_status rc = HLLM_OK;
+    const hl_env *env = s->engine->env;
+    const uint32_t n_vocab = s->engine->model->config.n_vocab;
+    hl_file f = { 0 };
+    state_header h;
+    char *buf = NULL, *at;
+    HL_TRY(hl_file_open(env, &s->err, path, &f));
+    if (f.bytes < sizeof h) { rc = hl_fail(&s->err, HLLM_E_TRUNCATED, "%s: %llu bytes are too few for a session file", path, (unsigned long long)f.bytes); goto done; }
+    HL_TRY(hl_file_read(env, &s->err, &f, 0, &h, sizeof h));
+    HL_TRY(check_header(s, &f, &h));
+    HL_NEED(buf = hl_alloc_pages(env->mem, h.payload_bytes));
+    HL_TRY(unpack(s, &f, buf, h.payload_bytes));
+    for (uint32_t i = 0; i < h.n_tokens; i++) {
+        int32_t t;
+        memcpy(&t, buf + (size_t)i * sizeof t, sizeof t);
+        if (t < 0 || (uint32_t)t >= n_vocab) { rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: token %u is %d, the vocabulary has %u", path, i, t, n_vocab); goto done; }
+    }
+    pthread_mutex_lock(&s->lock);                      /* nothing below can fail */
+    memcpy(s->tokens, buf, (size_t)h.n_tokens * sizeof(int32_t));
+    at = buf + (size_t)h.n_tokens * sizeof(int32_t);
+    each_payload(s, h.n_kv, h.held_from, take_row, &at);
+    set_contents(s, h.n_tokens, h.n_kv, h.held_from);
+    pthread_mutex_unlock(&s->lock);
+done:
+    if (buf) hl_free_pages(env->mem, buf, h.payload_bytes);
+    hl_file_close(env, &f);
+    return rc;
+}
+
+/* ---- fork ---- */
+
+hl_status hl_session_fork(hllm_session *s, hllm_session **out)
+{
+    hllm_session *t = NULL;
+    const hllm_session_options opt = { sizeof opt, s->sizes.n_ctx, s->kv_option, s->sizes.micro_batch };
+    hl_status rc = hl_session_new(s->engine, &opt, &t);
+    *out = NULL;
+    if (rc != HLLM_OK) {
+        char text[1024];
+        hl_error_copy(&s->engine->err, text, sizeof text);
+        return hl_fail(&s->err, rc, "%s", text);
+    }
+    memcpy(t->tokens, s->tokens, (size_t)s->n_tokens * sizeof *t->tokens);
+    for (uint32_t il = 0; il < s->engine->model->config.n_layers; il++) {
+        const hl_kv_layer *a = &s->kv[il], *b = &t->kv[il];
+        const size_t kb = hl_kv_row_bytes(a->dtype, a->dim_k), vb = hl_kv_row_bytes(a->dtype, a->dim_v);
+        const uint32_t n = HL_MIN(s->n_written, a->n_slots);         /* slots ever written */
+        for (uint32_t h = 0; h < a->n_heads; h++) {
+            memcpy((char *)b->k + (size_t)h * b->n_slots * kb, (const char *)a->k + (size_t)h * a->n_slots * kb, n * kb);
+            memcpy((char *)b->v + (size_t)h * b->n_slots * vb, (const char *)a->v + (size_t)h * a->n_slots * vb, n * vb);
+        }
+    }
+    set_contents(t, s->n_tokens, s->n_kv, s->held_from);
+    t->n_written = s->n_written;
+    *out = t;
+    return HLLM_OK;
+}

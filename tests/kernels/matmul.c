@@ -1,0 +1,206 @@
+/* Matrix products of every table that this CPU supports, every type: against double loops; bits of one output whatever else is in the call. */
+#include "oracle.h"
+
+typedef struct problem {
+    uint32_t dtype, rows, cols, toks;
+    size_t row_bytes;
+    uint8_t *w;
+    void *w_base;
+    float *wf, *w_min, *x, *y, *scratch;               /* weights as floats, with cleared bits */
+    double *xd;                                        /* what is multiplied */
+    void *act;
+} problem;
+
+static void setup(problem *p, const hl_cpu_kernels *k, uint32_t dtype, uint32_t rows, uint32_t cols, uint32_t toks, int kind)
+{
+    *p = (problem){ .dtype = dtype, .rows = rows, .cols = cols, .toks = toks };
+    p->row_bytes = hl_dtype_bytes(hl_dtype(dtype), cols);
+    p->w = exact_alloc(p->row_bytes * rows, &p->w_base);
+    fill_weights(dtype, p->w, (size_t)rows * cols);
+    size_t n_w = (size_t)rows * cols, n_x = (size_t)toks * cols;
+    p->wf = malloc(n_w * 4);
+    p->w_min = malloc(n_w * 4);
+    p->x = malloc(n_x * 4);
+    p->xd = malloc(n_x * 8);
+    p->y = malloc((size_t)toks * rows * 4);
+    p->scratch = test_alloc(k->matmul_scratch(cols) * 4);
+    p->act = test_alloc(hl_q8_row_bytes(cols) * toks);
+    REQUIRE(p->wf && p->w_min && p->x && p->xd && p->y);
+    hl_dequantize(dtype, p->w, p->wf, n_w);
+    uint8_t *cleared = malloc(p->row_bytes * rows);
+    REQUIRE(cleared);
+    memcpy(cleared, p->w, p->row_bytes * rows);
+    clear_quants(dtype, cleared, n_w);
+    hl_dequantize(dtype, cleared, p->w_min, n_w);
+    free(cleared);
+    fill_input(p->x, n_x, kind);
+    for (size_t i = 0; i < n_x; i++) p->xd[i] = p->x[i];
+}
+
+static void teardown(problem *p)
+{
+    free(p->w_base); free(p->wf); free(p->w_min); free(p->x); free(p->xd); free(p->y); free(p->scratch); free(p->act);
+}
+
+static void quantize_all(problem *p, const hl_cpu_kernels *k)
+{
+    for (uint32_t it = 0; it < p->toks; it++) {
+        hl_q8_unit *a = hl_q8_row_at(p->act, p->cols, it);
+        k->quantize(a, p->x + (size_t)it * p->cols, p->cols);
+        for (uint32_t i = 0; i < p->cols; i++) p->xd[(size_t)it * p->cols + i] = (double)a[i / 256].d[i / 32 % 8] * a[i / 256].q[i % 256];
+    }
+}
+
+/* How many of the outputs are outside the bound.  terms: roundings on the way of one product into the sum. */
+static uint32_t n_wrong(const problem *p, double terms)
+{
+    uint32_t wrong = 0;
+    for (uint32_t it = 0; it < p->toks; it++)
+        for (uint32_t ir = 0; ir < p->rows; ir++) {
+            double size, want = oracle_dot(p->wf + (size_t)ir * p->cols, has_minimum(p->dtype) ? p->w_min + (size_t)ir * p->cols : NULL,
+                                           p->xd + (size_t)it * p->cols, p->cols, &size);
+            if (!near(p->y[(size_t)it * p->rows + ir], want, terms * 0x1p-24 * size + 0x1p-148 * terms)) wrong++;
+        }
+    return wrong;
+}
+
+static void run(problem *p, const hl_cpu_kernels *k, bool q8, uint32_t r0, uint32_t n_rows, uint32_t t0, uint32_t n_tok, float *y, size_t stride)
+{
+    const uint8_t *w = p->w + r0 * p->row_bytes;
+    memset(p->scratch, 0xA5, k->matmul_scratch(p->cols) * 4);
+    if (q8) k->matmul_q8(p->dtype, y, stride, w, p->row_bytes, n_rows, p->cols, (uint8_t *)p->act + t0 * hl_q8_row_bytes(p->cols), n_tok, p->scratch);
+    else k->matmul_f32(p->dtype, y, stride, w, p->row_bytes, n_rows, p->cols, p->x + (size_t)t0 * p->cols, n_tok, p->scratch);
+}
+
+/* y of the whole call equals, bit by bit, y of single outputs and of odd parts. */
+static void check_bits(problem *p, const hl_cpu_kernels *k, bool q8)
+{
+    for (uint32_t n = 0; n < 24; n++) {
+        uint32_t r0 = random_below(p->rows), t0 = random_below(p->toks);
+        uint32_t nr = n % 2 ? 1 : 1 + random_below(p->rows - r0), nt = n % 2 ? 1 : 1 + random_below(p->toks - t0);
+        size_t stride = nr + n % 3;
+        float *part = malloc(stride * nt * 4);
+        REQUIRE(part);
+        run(p, k, q8, r0, nr, t0, nt, part, stride);
+        for (uint32_t it = 0; it < nt; it++)
+            for (uint32_t ir = 0; ir < nr; ir++)
+                CHECK_MSG(same_bits(part[it * stride + ir], p->y[(size_t)(t0 + it) * p->rows + r0 + ir]), "%s %s%s: %u x %u, rows %u + %u of %u, tokens %u + %u of %u",
+                          k->isa, hl_dtype(p->dtype)->name, q8 ? "" : " f32", p->cols, p->toks, r0, nr, p->rows, t0, nt, p->toks);
+        free(part);
+    }
+}
+
+static void check_case(const hl_cpu_kernels *k, uint32_t dtype, bool q8, uint32_t rows, uint32_t cols, uint32_t toks, int kind)
+{
+    problem p;
+    setup(&p, k, dtype, rows, cols, toks, kind);
+    if (q8) quantize_all(&p, k);
+    for (size_t i = 0; i < (size_t)toks * rows; i++) p.y[i] = 12345;
+    run(&p, k, q8, 0, rows, 0, toks, p.y, rows);
+    /* 8 bits: exact within a group; then scale, product, sum over groups in 8 lanes or one.  f32: one rounding a column and lane. */
+    double terms = q8 ? cols / 32.0 * 2 + 12 : cols + 8;
+    uint32_t wrong = n_wrong(&p, terms);
+    CHECK_MSG(wrong == 0, "%s %s%s: %u of %u x %u x %u wrong, input %d", k->isa, hl_dtype(dtype)->name, q8 ? "" : " f32", wrong, rows, cols, toks, kind);
+    if (kind == INPUT_NORMAL) check_bits(&p, k, q8);
+    teardown(&p);
+}
+
+/* One weight bit flipped must be seen by the comparison, in the output of its row and no other. */
+static void check_control(const hl_cpu_kernels *k, uint32_t dtype, bool q8)
+{
+    problem p;
+    uint32_t rows = 5, cols = 512, row = 3;
+    setup(&p, k, dtype, rows, cols, 3, INPUT_NORMAL);
+    if (q8) quantize_all(&p, k);
+    float *changed = malloc(cols * 4);
+    double terms = q8 ? cols / 32.0 * 2 + 12 : cols + 8, size;
+    REQUIRE(changed);
+    (void)oracle_dot(p.wf + row * cols, has_minimum(dtype) ? p.w_min + row * cols : NULL, p.xd, cols, &size);
+    for (uint32_t byte = 0; ; byte++) {                /* the first flip that matters to the first token beyond the bound */
+        uint8_t *at = p.w + row * p.row_bytes + byte;
+        double most = 0;
+        REQUIRE(byte < p.row_bytes);
+        *at ^= 2;
+        hl_dequantize(dtype, p.w + row * p.row_bytes, changed, cols);
+        for (uint32_t i = 0; i < cols; i++) most = fmax(most, fabs((double)changed[i] - p.wf[row * cols + i]) * fabs(p.xd[i]));
+        if (most > 2 * terms * 0x1p-24 * size) break;
+        *at ^= 2;
+    }
+    free(changed);
+    run(&p, k, q8, 0, rows, 0, p.toks, p.y, rows);
+    uint32_t wrong = n_wrong(&p, terms);
+    CHECK_MSG(wrong >= 1 && wrong <= p.toks, "%s %s%s: a flipped bit gave %u wrong outputs", k->isa, hl_dtype(dtype)->name, q8 ? "" : " f32", wrong);
+    teardown(&p);
+}
+
+static void check_nan(const hl_cpu_kernels *k, uint32_t dtype, bool q8)
+{
+    problem p;
+    int at[2];
+    half_fields(dtype, at);
+    setup(&p, k, dtype, 3, 512, 4, INPUT_NORMAL);
+    p.x[512 + 37] = NAN;
+    p.x[1024 + 37] = INFINITY;
+    if (q8) quantize_all(&p, k);
+    run(&p, k, q8, 0, 3, 0, 4, p.y, 3);
+    for (uint32_t ir = 0; ir < 3; ir++) {
+        CHECK_MSG(isfinite(p.y[ir]) && isfinite(p.y[9 + ir]) && isnan(p.y[3 + ir]) && !isfinite(p.y[6 + ir]), "%s %s: activation", k->isa, hl_dtype(dtype)->name);
+    }
+    if (at[0] >= 0 && dtype != HL_F32 && dtype != HL_BF16) {                               /* a NaN scale in row 1 */
+        p.w[p.row_bytes + (size_t)at[0]] = 1;
+        p.w[p.row_bytes + (size_t)at[0] + 1] = 0x7E;
+        run(&p, k, q8, 0, 3, 0, 4, p.y, 3);
+        CHECK_MSG(isfinite(p.y[0]) && isnan(p.y[1]) && isfinite(p.y[2]), "%s %s: weight", k->isa, hl_dtype(dtype)->name);
+    }
+    teardown(&p);
+}
+
+/* Extreme bytes: what saturates when sums of products are kept in too few bits. */
+static void check_extremes(const hl_cpu_kernels *k, uint32_t dtype)
+{
+    for (int fill = 0; fill < 4; fill++) {
+        problem p;
+        int at[2];
+        half_fields(dtype, at);
+        setup(&p, k, dtype, 4, 512, 5, INPUT_NORMAL);
+        const hl_dtype_info *t = hl_dtype(dtype);
+        for (size_t i = 0; i < p.row_bytes * p.rows; i++) p.w[i] = fill & 1 ? 0xFF : dtype == HL_Q8_0 ? 0x80 : 0;
+        for (size_t ib = 0; ib < (size_t)p.rows * p.cols / t->block; ib++)
+            for (int n = 0; n < 2; n++)
+                if (at[n] >= 0) memcpy(p.w + ib * t->bytes + at[n], &(hl_f16){ 0x3555 }, 2);
+        if (dtype == HL_MXFP4) for (size_t ib = 0; ib < (size_t)p.rows * p.cols / 32; ib++) p.w[ib * 17] = 127;
+        hl_dequantize(dtype, p.w, p.wf, (size_t)p.rows * p.cols);
+        memset(p.w_min, 0, (size_t)p.rows * p.cols * 4);
+        for (size_t i = 0; i < (size_t)p.toks * p.cols; i++) p.x[i] = fill & 2 ? -1 : 1;
+        quantize_all(&p, k);
+        run(&p, k, true, 0, p.rows, 0, p.toks, p.y, p.rows);
+        CHECK_MSG(n_wrong(&p, 200) == 0, "%s %s: fill %d", k->isa, t->name, fill);
+        teardown(&p);
+    }
+}
+
+int main(void)
+{
+    static const uint32_t small_cols[] = { 32, 64, 224, 256, 288, 576, 2048 }, large_cols[] = { 256, 512, 768, 2304 };
+    static const uint32_t float_cols[] = { 1, 7, 8, 9, 15, 16, 17, 31, 33, 64, 640 };
+    static const uint32_t some_rows[] = { 1, 2, 3, 5, 16, 17, 33 }, some_toks[] = { 1, 2, 3, 4, 5, 9 };
+    for (int it = 0; hl_cpu_tables[it]; it++) {
+        const hl_cpu_kernels *k = hl_cpu_tables[it];
+        if (!k->supported()) continue;
+        for (uint32_t id = 0; id < N_ALL_TYPES; id++) {
+            uint32_t dtype = all_types[id], block = hl_dtype(dtype)->block;
+            const uint32_t *cols = block == 1 ? float_cols : block == 32 ? small_cols : large_cols;
+            uint32_t n_cols = block == 1 ? HL_COUNT(float_cols) : block == 32 ? HL_COUNT(small_cols) : HL_COUNT(large_cols);
+            for (int q8 = block > 1; q8 >= 0; q8--) {
+                for (uint32_t ic = 0; ic < n_cols; ic++)
+                    for (uint32_t n = 0; n < 6; n++)
+                        check_case(k, dtype, q8, some_rows[(n + ic) % 7], cols[ic], some_toks[n], n < 3 ? INPUT_NORMAL : (int)((n + ic) % INPUT_KINDS));
+                for (int kind = 0; kind < INPUT_KINDS; kind++) check_case(k, dtype, q8, 6, cols[n_cols - 1], 5, kind);
+                check_control(k, dtype, q8);
+                check_nan(k, dtype, q8);
+                if (q8) check_extremes(k, dtype);
+            }
+        }
+    }
+    return check_done();
+}

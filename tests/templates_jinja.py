@@ -216,6 +216,8 @@ def canonical(source):
             else:
                 term.append(t)
         for term in terms + [term]:
+            if not term:
+                raise ValueError("no operand")
             if split and len(term) == 1 and term[0][0] == "string":
                 put_text(string(term[0][1]))
                 continue
@@ -356,8 +358,8 @@ def expect(library):
     of what Jinja2 renders for CASES in order; "-" where it refuses."""
     cases = stored_conversations()
     lines = ["# Written by tests/templates_jinja.py expect from Jinja2.  bos is %s, eos is %s." % (BOS, EOS),
-             "# template FILE ROW; turns TEXT; CASE HASH HASH HASH HASH: generation prompt, with thinking and without; then no",
-             "# generation prompt, the same two.  - : not recognised, refused."]
+             "# template FILE ROW; text TEXT (of the case turns); CASE HASH HASH HASH HASH: generation prompt, with thinking and without; then no",
+             "# generation prompt, the same two.  - : not recognised, refused.  = : as the one before."]
     for path, source in sources([DATA]):
         row = library.detect(source)
         lines.append("template %s %s" % (os.path.basename(path), row or "-"))
@@ -367,8 +369,9 @@ def expect(library):
         for name, conversation in cases:
             texts = [jinja.render(conversation, g, t) for g, t in CASES]
             if name == "turns" and texts[0] is not None:
-                lines.append("turns " + escape(texts[0]))
-            lines.append("%s %s" % (name, " ".join("-" if t is None else fnv(t) for t in texts)))
+                lines.append("text " + escape(texts[0]))
+            hashes = ["-" if t is None else fnv(t) for t in texts]
+            lines.append(" ".join([name] + ["=" if i and h == hashes[i - 1] else h for i, h in enumerate(hashes)]))
     with open(os.path.join(DATA, "expected.txt"), "w", encoding="utf-8", newline="") as f:
         f.write("\n".join(lines) + "\n")
     return 0
@@ -427,7 +430,7 @@ def check(library, directories):
                 d = x
             if d:
                 bad += 1
-                print("BAD   %s changed is still taken for %s: %s" % (stem, name, d))
+                print("BAD   %s changed is still taken for %s: %s\n%s" % (stem, name, d, changed))
     print("%d changed texts, %d of them still recognised" % (tried, taken))
     print("%d texts, %d recognised, %d renderings compared, %d bad" % (total, recognised, compared, bad))
     return 1 if bad or not total else 0

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { MIN_TASK_WORK = 1 << 14 };                      /* multiply-adds below which a second thread costs more than it saves */
+enum { FINE_ROWS = 32, MIN_TASK_WORK = 1 << 14 };                         /* multiply-adds below which a second thread costs more than it saves */
 
 struct hl_device {
     const hl_env *env;
@@ -139,19 +139,28 @@ static void cpu_norm(hl_stream *s, uint32_t kind, float *y, const float *x, cons
     for_each(s, n_rows, n, 1, norm_rows, &a);
 }
 
-typedef struct quant_arg { const hl_cpu_kernels *k; const hl_act *a; } quant_arg;
+typedef struct quant_arg { hl_stream *s; const hl_act *a; } quant_arg;
 
 static void quant_rows(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
 {
-    quant_arg *q = v;
-    (void)thread;
-    for (uint32_t t = t0; t < t1; t++) q->k->quantize(hl_q8_row_at(q->a->q, q->a->n, t), q->a->x + (size_t)t * q->a->n, q->a->n);
+    const quant_arg *g = v;
+    const hl_act *a = g->a;
+    const hl_cpu_kernels *k = g->s->d->k;
+    float *left = g->s->scratch + thread * g->s->scratch_n;          /* [n]: a stream's scratch holds rows of the widest weight */
+    for (uint32_t t = t0; t < t1; t++) {
+        const float *x = a->x + (size_t)t * a->n;
+        hl_q8_unit *r = hl_q8_row_at(a->q, a->n, t);
+        k->quantize(r, x, a->n);
+        if (!a->fine) continue;
+        for (uint32_t i = 0; i < a->n; i++) left[i] = x[i] - r[i / 256].d[i % 256 / 32] * (float)r[i / 256].q[i % 256];
+        k->quantize(hl_q8_row_at(a->q, a->n, a->n_tok + t), left, a->n);
+    }
 }
 
 static void cpu_quantize(hl_stream *s, const hl_act *a)
 {
     if (!a->q) return;
-    quant_arg q = { s->d->k, a };
+    quant_arg q = { s, a };
     for_each(s, a->n_tok, (size_t)a->n * 4, 1, quant_rows, &q);
 }
 
@@ -159,18 +168,37 @@ typedef struct matmul_arg { hl_stream *s; const hl_act *a; const hl_product *p; 
 
 static bool is_quantised(uint32_t dtype) { return dtype != HL_F32 && dtype != HL_F16 && dtype != HL_BF16; }
 
+/* A fine activation's second half, added to y.  Few rows at once: the weights still lie in the cache. */
+static void add_fine(const matmul_arg *m, const hl_weight *w, float *y, size_t stride, const uint8_t *rows, uint32_t n_rows, float *scratch)
+{
+    const hl_act *a = m->a;
+    float part[FINE_ROWS];
+    for (uint32_t t = 0; t < a->n_tok; t++) {
+        m->s->d->k->matmul_q8(w->dtype, part, FINE_ROWS, rows, w->row_bytes, n_rows, w->cols, hl_q8_row_at(a->q, a->n, a->n_tok + t), 1, scratch);
+        for (uint32_t r = 0; r < n_rows; r++) y[t * stride + r] += part[r];
+    }
+}
+
 /* Rows [r0, r1) of one product. */
 static void product_rows(const matmul_arg *m, const hl_product *p, uint32_t r0, uint32_t r1, uint32_t thread)
 {
     const hl_weight *w = p->w;
     const hl_cpu_kernels *k = m->s->d->k;
-    const uint8_t *rows = (const uint8_t *)w->data + (size_t)r0 * w->row_bytes;
-    float *y = p->y + r0, *scratch = m->s->scratch + thread * m->s->scratch_n;
-    if (m->a->q && is_quantised(w->dtype)) k->matmul_q8(w->dtype, y, p->stride, rows, w->row_bytes, r1 - r0, w->cols, m->a->q, m->a->n_tok, scratch);
-    else k->matmul_f32(w->dtype, y, p->stride, rows, w->row_bytes, r1 - r0, w->cols, m->a->x, m->a->n_tok, scratch);
+    const hl_act *a = m->a;
+    const bool q8 = a->q && is_quantised(w->dtype);
+    const uint32_t step = q8 && a->fine ? FINE_ROWS : r1 - r0;
+    float *scratch = m->s->scratch + thread * m->s->scratch_n;
+    for (uint32_t r = r0; r < r1; r += step) {
+        const uint32_t n = HL_MIN(step, r1 - r);
+        const uint8_t *rows = (const uint8_t *)w->data + (size_t)r * w->row_bytes;
+        float *y = p->y + r;
+        if (!q8) { k->matmul_f32(w->dtype, y, p->stride, rows, w->row_bytes, n, w->cols, a->x, a->n_tok, scratch); continue; }
+        k->matmul_q8(w->dtype, y, p->stride, rows, w->row_bytes, n, w->cols, a->q, a->n_tok, scratch);
+        if (a->fine) add_fine(m, w, y, p->stride, rows, n, scratch);
+    }
     if (p->bias)
-        for (uint32_t t = 0; t < m->a->n_tok; t++)
-            for (uint32_t r = 0; r < r1 - r0; r++) y[t * p->stride + r] += p->bias[r0 + r];
+        for (uint32_t t = 0; t < a->n_tok; t++)
+            for (uint32_t r = r0; r < r1; r++) p->y[t * p->stride + r] += p->bias[r];
 }
 
 /* The products' rows laid end to end. */

@@ -43,7 +43,7 @@ int hl_cpu_has_avx512(void)
 #include <sys/auxv.h>
 
 const hl_cpu_kernels *const hl_cpu_tables[] = { &hl_kern_neon_dotprod, &hl_kern_neon, &hl_kern_scalar, NULL };
-static const char isa_names[] = "neon-dotprod neon scalar";
+static const char isa_names[] = "dotprod neon scalar";
 
 int hl_cpu_has_neon(void) { return 1; }                /* part of the architecture */
 int hl_cpu_has_dotprod(void) { return (getauxval(AT_HWCAP) >> 20 & 1) != 0; }            /* HWCAP_ASIMDDP */

@@ -66,7 +66,7 @@ static inline int32x4_t dot_16(int8x16_t a, int8x16_t b, bool sdot)
 {
     if (sdot) {
         int32x4_t sum = vdupq_n_s32(0);
-        __asm__(".arch_extension dotprod\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
+        __asm__(".arch armv8.2-a+dotprod\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
         return sum;
     }
     /* two products of at most 128 * 127 fit in 16 bits */
@@ -170,7 +170,7 @@ const hl_cpu_kernels hl_kern_neon = {
 };
 
 const hl_cpu_kernels hl_kern_neon_dotprod = {
-    .isa = "neon-dotprod", .supported = hl_cpu_has_dotprod, .quantize = quantize, .matmul_q8 = matmul_q8_sdot, .matmul_f32 = matmul_f32,
+    .isa = "dotprod", .supported = hl_cpu_has_dotprod, .quantize = quantize, .matmul_q8 = matmul_q8_sdot, .matmul_f32 = matmul_f32,
     .matmul_scratch = matmul_scratch, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
     .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
     .probe_int8 = probe_int8_sdot, .probe_read = probe_read,

@@ -104,10 +104,12 @@ uint64_t cli_status_bytes(const char *key);            /* a line of /proc/self/s
 
 /* ---- interrupts ---- */
 
-/* Until cli_catch_interrupts, Ctrl-C ends the program with 130.  After it, the first one only sets cli_interrupted. */
+/* CATCH_NONE (at first): Ctrl-C ends the program with 130.  CATCH_FIRST: it sets cli_interrupted, and a second one ends the
+ * program.  CATCH_ALL: it only sets cli_interrupted. */
+enum { CATCH_NONE, CATCH_FIRST, CATCH_ALL };
 extern volatile sig_atomic_t cli_interrupted;
 void cli_install_interrupts(void);
-void cli_catch_interrupts(bool yes);
+void cli_catch_interrupts(int which);
 
 /* ---- generation ---- */
 
@@ -127,6 +129,7 @@ const char *cli_finish_name(uint32_t finish);
 
 void json_open(char bracket);                          /* '{' or '[' */
 void json_close(void);                                 /* of the innermost; after the outermost a newline, and stdout is flushed */
+void json_close_all(void);                             /* an error came: what was begun ends here */
 void json_key(const char *name);
 void json_text(const char *s, size_t n);               /* invalid UTF-8 becomes U+FFFD */
 void json_str(const char *s);

@@ -44,6 +44,7 @@ char *cli_error_text(const cli *c, int at)
 
 static void print_error(const cli_options *o, const char *code, const char *text)
 {
+    json_close_all();
     fflush(stdout);
     if (code) fprintf(stderr, "hllm %s: %s (%s)\n", cli_command_name(o->command), text, code);
     else fprintf(stderr, "hllm %s: %s\n", cli_command_name(o->command), text);
@@ -106,7 +107,7 @@ static volatile sig_atomic_t catching;
 static void on_interrupt(int signal_number)
 {
     (void)signal_number;
-    if (!catching || cli_interrupted) _exit(EXIT_INTERRUPTED);
+    if (catching == CATCH_NONE || (catching == CATCH_FIRST && cli_interrupted)) _exit(EXIT_INTERRUPTED);
     cli_interrupted = 1;
 }
 
@@ -120,10 +121,10 @@ void cli_install_interrupts(void)
     sigaction(SIGINT, &a, NULL);
 }
 
-void cli_catch_interrupts(bool yes)
+void cli_catch_interrupts(int which)
 {
     cli_interrupted = 0;
-    catching = yes;
+    catching = which;
 }
 
 /* ---- the loading bar ---- */

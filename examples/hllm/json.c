@@ -44,6 +44,12 @@ void json_close(void)
     }
 }
 
+void json_close_all(void)
+{
+    if (after_key) json_null();
+    while (depth > 0) json_close();
+}
+
 /* The bytes of the code point at s, or 0 when there is none (overlong, surrogate, above U+10FFFF, cut). */
 static size_t code_point(const unsigned char *s, size_t n)
 {

@@ -161,17 +161,16 @@ static bool find_pair(const hl_vocab *v, const char *text, const hl_symbol *a, c
     return true;
 }
 
-/* A byte for which the vocabulary has no token (those that UTF-8 never has, in some files) becomes U+FFFD. */
+/* A byte for which the vocabulary has no token: some files leave out those that UTF-8 never has, which become U+FFFD, and some
+ * control characters, which give nothing, as in llama.cpp and in the tokenizers that the models were trained with. */
 static hl_status emit_byte(hl_tokenize_work *w, unsigned char b)
 {
+    static const unsigned char replacement[] = { 0xef, 0xbf, 0xbd };
     hl_status rc = HLLM_OK;
     const hl_vocab *v = w->v;
     if (v->byte_id[b] >= 0) return hl_work_emit(w, v->byte_id[b]);
-    if (v->byte_id[0xef] >= 0 && v->byte_id[0xbf] >= 0 && v->byte_id[0xbd] >= 0) {
-        HL_TRY(hl_work_emit(w, v->byte_id[0xef]));
-        HL_TRY(hl_work_emit(w, v->byte_id[0xbf]));
-        HL_TRY(hl_work_emit(w, v->byte_id[0xbd]));
-    } else if (v->special[HLLM_SPECIAL_UNK] >= 0) HL_TRY(hl_work_emit(w, v->special[HLLM_SPECIAL_UNK]));
+    for (size_t i = 0; b >= 0x80 && i < 3; i++)
+        if (v->byte_id[replacement[i]] >= 0) HL_TRY(hl_work_emit(w, v->byte_id[replacement[i]]));
 done:
     return rc;
 }

@@ -7,7 +7,8 @@
  *
  * Contractions under (?i:) follow simple case folding: U+017F (long s) counts as s, as in the expressions that the models were
  * trained with; llama.cpp's adapted ones leave it out.  Likewise tekken and gpt-4o are the original expressions with their letter
- * cases, not llama.cpp's approximation by ASCII.
+ * cases, not llama.cpp's approximation by ASCII; and deepseek-llm's range of punctuation holds U+3000, which llama.cpp hides from
+ * it because it is a space.
  */
 #include "model/vocab.h"
 

@@ -231,8 +231,10 @@ done:
 
 static hl_status refuse(hl_error *err, const writer *w, size_t i, const char *why)
 {
-    return hl_fail(err, HLLM_E_ARG, "chat template %s: message %zu of %zu, role %.32s: %s", w->t->name, i + 1, w->n,
-                   w->messages[i].role ? w->messages[i].role : "NULL", why);
+    const char *name = w->messages[i].role ? w->messages[i].role : "NULL";
+    size_t n = strnlen(name, 32);
+    n -= hl_utf8_tail(name, n);
+    return hl_fail(err, HLLM_E_ARG, "chat template %s: message %zu of %zu, role %.*s: %s", w->t->name, i + 1, w->n, (int)n, name, why);
 }
 
 static bool role_of(const hllm_chat_message *m, role *out)

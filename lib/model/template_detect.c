@@ -216,6 +216,7 @@ static bool output_tag(lexer *x)
     for (;;) {
         /* One term.  A string literal by itself is text. */
         bool open = false;
+        if (k.kind == T_END || (split && (token_is(x, k, "+") || token_is(x, k, "~")))) return false;     /* {{ }}, unary + */
         while (k.kind != T_END && !(split && t.depth == 0 && (token_is(x, k, "+") || token_is(x, k, "~")))) {
             token then;
             size_t at = x->at;
@@ -237,7 +238,6 @@ static bool output_tag(lexer *x)
         if (open) put(x, M_END);
         if (k.kind == T_END) return true;
         k = next_token(x, &t);
-        if (k.kind == T_END) return false;             /* a + without a right side */
     }
 }
 

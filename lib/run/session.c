@@ -9,7 +9,8 @@ enum { DEFAULT_CTX = 4096, DEFAULT_MICRO_BATCH = 512, MAX_MICRO_BATCH = 4096, SC
 
 /* ---- sizes ---- */
 
-static uint64_t act_width_bytes(uint64_t n) { return hl_align_up(n + n / 32 * 4 + n / 16 * 4 + 192, ALIGN); }
+/* Before a device is open: no backend's 8-bit activation is larger. */
+static uint64_t act_width_bytes(uint64_t n) { return 3 * n + 768; }
 
 static uint64_t token_scratch_bytes(const hl_model *m)
 {
@@ -48,7 +49,7 @@ hl_status hl_session_sizes_for(const hl_model *m, const hllm_session_options *op
         }
         out->kv_bytes += 2 * ALIGN + slots * l->n_heads_kv * (hl_kv_row_bytes(dtype, c->head_dim_k) + hl_kv_row_bytes(dtype, c->head_dim_v));
     }
-    out->scratch_bytes = out->micro_batch * each + 4ull * out->logit_rows * c->n_vocab + 32 * ALIGN;
+    out->scratch_bytes = HL_MAX(out->micro_batch, 2 * out->logit_rows) * each + 4ull * out->logit_rows * c->n_vocab + 32 * ALIGN;
     out->host_bytes = 4ull * out->n_ctx + c->n_vocab / 8 + HL_RECORDS * (sizeof(hllm_token_record) + HL_MAX_LOGPROBS * sizeof(hllm_logit_bias))
                       + 4ull * out->micro_batch * c->n_rot + 8ull * c->n_rot + c->n_layers + 16 * ALIGN;
     out->scratch_bytes += out->host_bytes + 18ull * c->n_vocab;      /* the sampler's candidates */
@@ -65,6 +66,17 @@ static void *carve(carver *c, size_t bytes)
     void *p = c->base ? c->base + c->at : NULL;
     c->at += hl_align_up(bytes, ALIGN);
     return p;
+}
+
+static size_t widest_act(const hllm_session *s)
+{
+    const hl_model *m = s->engine->model;
+    size_t most = s->engine->be->act_bytes(s->engine->dev, m->config.n_embd);
+    for (uint32_t il = 0; il < m->config.n_layers; il++) {
+        most = HL_MAX(most, s->engine->be->act_bytes(s->engine->dev, m->layers[il].n_heads * m->config.head_dim_v));
+        most = HL_MAX(most, s->engine->be->act_bytes(s->engine->dev, m->layers[il].n_ff));
+    }
+    return most;
 }
 
 static void lay_out_device(hllm_session *s, carver *b)
@@ -91,7 +103,7 @@ static void lay_out_device(hllm_session *s, carver *b)
     z->att = carve(b, n * att * f);
     z->gate = carve(b, n * c->max_ff * f);
     z->up = carve(b, n * c->max_ff * f);
-    z->act = carve(b, n * act_width_bytes(HL_MAX(HL_MAX((uint64_t)c->n_embd, att), (uint64_t)c->max_ff)));
+    z->act = carve(b, HL_MAX(n, 2 * (size_t)s->sizes.logit_rows) * widest_act(s));
     z->logits = carve(b, (size_t)s->sizes.logit_rows * c->n_vocab * f);
     for (uint32_t r = 0; r < s->n_ropes; r++) s->ropes[r].cos_sin = carve(b, n * c->n_rot * f);
 }

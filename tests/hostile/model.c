@@ -230,7 +230,7 @@ static void row_29(void)
     gb_str(&gf_key(f, "general.architecture", GT_STRING)->value, "\xff\xfe", 2);
     row_expect2(29, "no UTF-8", f, UNSUPPORTED, FORMAT, "");
     char *long_name = malloc(10 << 20);
-    REQUIRE(long_name != NULL);
+    NEED(long_name != NULL);
     memset(long_name, 'a', 10 << 20);
     f = gf_llama();
     gb_str(&gf_key(f, "general.architecture", GT_STRING)->value, long_name, 10 << 20);

@@ -150,7 +150,10 @@ int main(void)
     expect("the caller's own ..", "sub/../m-00001-of-00002.gguf", HLLM_OK, NULL);
     int fd = open(path_of(first), O_RDONLY | O_CLOEXEC);
     hl_gguf *g = (hl_gguf *)(uintptr_t)1;
+    char text[1024];
     CHECK(hl_gguf_open_fd(&env, &err, fd, 0, 0, 0, NULL, &g) == HLLM_E_MISMATCH && !g);
+    hl_error_copy(&err, text, sizeof text);
+    CHECK_MSG(hostile_says(text, "fd |shard 1 of 2|by its path"), "'%s'", text);
     close(fd);
     put("-00001-of-00002.gguf", shard(0, 2));          /* an empty name before the number is a name */
     put("-00002-of-00002.gguf", shard(1, 2));

@@ -122,7 +122,10 @@ static void check_control(const hl_cpu_kernels *k, uint32_t dtype, bool q8)
         REQUIRE(byte < p.row_bytes);
         *at ^= 2;
         hl_dequantize(dtype, p.w + row * p.row_bytes, changed, cols);
-        for (uint32_t i = 0; i < cols; i++) most = fmax(most, fabs((double)changed[i] - p.wf[row * cols + i]) * fabs(p.xd[i]));
+        for (uint32_t i = 0; i < cols; i++) {
+            double change = fabs((double)changed[i] - p.wf[row * cols + i]) * fabs(p.xd[i]);
+            if (change > most) most = change;
+        }
         if (most > 2 * terms * 0x1p-24 * size) break;
         *at ^= 2;
     }

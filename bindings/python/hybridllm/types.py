@@ -3,8 +3,6 @@ from __future__ import annotations
 
 from typing import Dict, List, Literal, Optional, TypedDict, Union
 
-
-
 FinishReason = Literal["stop", "length"]
 
 

@@ -1,5 +1,5 @@
 /* Writes the seeds of the gguf fuzz target into the directory named: good files of several kinds, which the fuzzer then spoils. */
-#include "../hostile/gguf_writer.h"
+#include "../../hostile/gguf_writer.h"
 
 static void save(const char *dir, const char *name, gguf_file *f)
 {

@@ -1,0 +1,24 @@
+"""hybridllm: language models that are bigger than the GPU, or bigger than the machine.
+
+    from hybridllm import Llama
+    with Llama("model.gguf") as llm:
+        for chunk in llm("In the beginning", max_tokens=64, stream=True):
+            print(chunk["choices"][0]["text"], end="", flush=True)
+
+Llama is the short way.  Runtime, Model, Engine and Session are the C library's handles: one Engine serves many Sessions.
+"""
+from ._core import (Engine, Generation, MachineInfo, MachineSpeed, MemoryNeed, Model, ModelInfo, Runtime, RunStats, Session,
+                    SessionInfo, Steps, TensorInfo, TokenInfo, TokenRecord, chat_template_names)
+from ._ffi import lib as _lib
+from .errors import (ArgumentError, CancelledError, ContextFullError, FileError, FormatError, HybridLLMError, MismatchError,
+                     NotFoundError, NumericError, OutOfMemoryError, StateError, UnsupportedError)
+from .llama import Llama
+
+__version__: str = _lib.hllm_version().decode()
+
+__all__ = [
+    "ArgumentError", "CancelledError", "ContextFullError", "Engine", "FileError", "FormatError", "Generation", "HybridLLMError",
+    "Llama", "MachineInfo", "MachineSpeed", "MemoryNeed", "MismatchError", "Model", "ModelInfo", "NotFoundError", "NumericError",
+    "OutOfMemoryError", "RunStats", "Runtime", "Session", "SessionInfo", "StateError", "Steps", "TensorInfo", "TokenInfo",
+    "TokenRecord", "UnsupportedError", "chat_template_names",
+]

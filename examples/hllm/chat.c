@@ -1,0 +1,168 @@
+/* chat.c: `hllm chat`: a conversation in the model's own template, one line of stdin per message.
+ *
+ * The whole conversation is given to the library each time; it keeps what it has computed already.  Ctrl-C stops the answer,
+ * not the program; /exit or the end of input ends it.
+ */
+#include "cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct turn { const char *role; cli_bytes text; } turn;
+typedef struct talk { turn *turns; size_t n, cap; } talk;
+
+static void say(talk *t, const char *role, const char *text, size_t n)
+{
+    if (t->n == t->cap) {
+        t->cap = t->cap ? 2 * t->cap : 16;
+        turn *bigger = cli_alloc(t->cap, sizeof *bigger);
+        if (t->n) memcpy(bigger, t->turns, t->n * sizeof *bigger);
+        free(t->turns);
+        t->turns = bigger;
+    }
+    t->turns[t->n] = (turn){ .role = role };
+    cli_append(&t->turns[t->n++].text, text, n);
+}
+
+static void talk_free(talk *t)
+{
+    for (size_t i = 0; i < t->n; i++) free(t->turns[i].text.data);
+    free(t->turns);
+}
+
+/* The conversation as tokens; free *tokens. */
+static int to_tokens(cli *c, const talk *t, int32_t **tokens, size_t *n)
+{
+    hllm_chat_options opt = { .struct_size = sizeof opt, .template_name = c->o->chat_template };
+    if (c->o->no_thinking) opt.flags |= HLLM_CHAT_NO_THINKING;
+    hllm_chat_message *m = cli_alloc(t->n, sizeof *m);
+    for (size_t i = 0; i < t->n; i++)
+        m[i] = (hllm_chat_message){ .struct_size = sizeof *m, .role = t->turns[i].role,
+                                    .content = t->turns[i].text.data, .content_bytes = t->turns[i].text.n };
+    size_t cap = 4096;
+    hllm_status rc = HLLM_E_BUFFER;
+    *tokens = NULL;
+    for (int tries = 0; tries < 2 && rc == HLLM_E_BUFFER; tries++) {
+        free(*tokens);
+        *tokens = cli_alloc(cap, sizeof **tokens);
+        rc = hllm_chat_tokenize(c->model, m, t->n, &opt, *tokens, cap, n);
+        if (rc == HLLM_E_BUFFER) cap = *n;
+    }
+    free(m);
+    return rc == HLLM_OK ? 0 : cli_fail(c, AT_MODEL, rc);
+}
+
+static void print_answer(const cli_answer *a)
+{
+    json_open('{');
+    json_key_str("role", "assistant");
+    json_key("content");
+    json_text(a->text.data, a->text.n);
+    json_key_str("finish", cli_finish_name(a->last.finish));
+    json_key_uint("n_prompt", a->last.n_prompt);
+    json_key_uint("n_reused", a->last.n_reused);
+    json_key_uint("n_generated", a->last.n_generated);
+    json_close();
+}
+
+static void print_stats(cli *c)
+{
+    hllm_run_stats s = { .struct_size = sizeof s };
+    if (hllm_session_stats(c->session, &s) != HLLM_OK) return;
+    fprintf(stderr, "[%u prompt tokens, %u reused; %u generated, %.1f tok/s; %s, active share %.3f]\n", s.n_prompt, s.n_reused, s.n_generated,
+            s.n_generated > 1 && s.decode_ns ? (s.n_generated - 1.0) * 1e9 / (double)s.decode_ns : 0.0, s.mode ? s.mode : "exact", s.active_share);
+}
+
+/* One answer to what was said last. */
+static int answer(cli *c, talk *t)
+{
+    int32_t *tokens = NULL;
+    size_t n = 0;
+    cli_answer a = { 0 };
+    hllm_generate_options g;
+    int code = to_tokens(c, t, &tokens, &n);
+    if (code) goto done;
+    cli_generate_options(c->o, &g);
+    g.seed += t->n;                                    /* the same question twice need not have the same answer */
+    const hllm_status rc = hllm_generate_start_tokens(c->session, tokens, n, &g);
+    if (rc != HLLM_OK) {
+        code = cli_fail(c, AT_SESSION, rc);
+        goto done;
+    }
+    code = cli_follow(c, c->o->json ? ECHO_NONE : ECHO_TEXT, &a);
+    if (code == EXIT_ERROR) goto done;
+    if (code == EXIT_INTERRUPTED) code = 0;
+    if (c->o->json) print_answer(&a);
+    else {
+        puts(a.last.finish == HLLM_FINISH_CANCELLED ? " [stopped]" : "");
+        fflush(stdout);
+        if (c->o->stats) print_stats(c);
+    }
+    say(t, "assistant", a.text.data, a.text.n);
+    if (a.last.finish == HLLM_FINISH_CONTEXT_FULL)
+        code = cli_error(c->o, "the context of %u tokens is full; begin a new conversation or give more with -c", c->session_info.n_ctx);
+done:
+    free(tokens);
+    cli_answer_free(&a);
+    return code;
+}
+
+/* The next line without its newline; false at the end of input. */
+static bool read_line(bool terminal, char **line, size_t *cap, size_t *n)
+{
+    for (;;) {
+        cli_interrupted = 0;
+        if (terminal) {
+            fputs("> ", stdout);
+            fflush(stdout);
+        }
+        errno = 0;
+        const ssize_t got = getline(line, cap, stdin);
+        if (got >= 0) {
+            *n = (size_t)got;
+            while (*n > 0 && ((*line)[*n - 1] == '\n' || (*line)[*n - 1] == '\r')) --*n;
+            return true;
+        }
+        if (errno != EINTR) return false;
+        clearerr(stdin);
+        fputs("\n(/exit or Ctrl-D ends the conversation)\n", stderr);
+    }
+}
+
+static int converse(cli *c, talk *t)
+{
+    char *line = NULL;
+    size_t cap = 0, n = 0;
+    int code = 0;
+    const bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !c->o->json;
+    cli_catch_interrupts(CATCH_ALL);
+    while (code == 0 && read_line(terminal, &line, &cap, &n)) {
+        if (n == 5 && memcmp(line, "/exit", 5) == 0) break;
+        if (n == 0) continue;
+        cli_interrupted = 0;
+        say(t, "user", line, n);
+        code = answer(c, t);
+    }
+    free(line);
+    return code;
+}
+
+int cmd_chat(const cli_options *o)
+{
+    cli c;
+    talk t = { 0 };
+    int code = cli_open_engine(&c, o);
+    if (!code && !o->chat_template) {                  /* say at once, not after the first question, that there is no template */
+        const char *name = NULL;
+        const hllm_status rc = hllm_chat_template(c.model, &name);
+        if (rc != HLLM_OK) code = cli_fail(&c, AT_MODEL, rc);
+    }
+    if (!code) code = cli_open_session(&c, o->n_ctx);
+    if (!code && o->system) say(&t, "system", o->system, strlen(o->system));
+    if (!code) code = converse(&c, &t);
+    talk_free(&t);
+    cli_close(&c);
+    return code;
+}

@@ -1,0 +1,184 @@
+/* main.c: `hllm COMMAND ...`: the table of commands, their help (each fits a screen of 24 lines), and the exit code. */
+#include "cli.h"
+
+#include <string.h>
+
+static const char usage[] =
+    "hllm: run language models that are bigger than the GPU, or bigger than the machine\n"
+    "\n"
+    "  hllm run -m MODEL -p TEXT      continue a text\n"
+    "  hllm chat -m MODEL             talk with a model\n"
+    "  hllm tokenize -m MODEL         texts to token ids\n"
+    "  hllm detokenize -m MODEL       token ids to bytes\n"
+    "  hllm score -m MODEL            log-probabilities of every token of a text\n"
+    "  hllm perplexity -m MODEL -f F  how well a model predicts a file\n"
+    "  hllm inspect FILE              what is in a GGUF file and what it needs\n"
+    "  hllm bench -m MODEL            speed, beside the limits of the machine\n"
+    "  hllm devices                   this machine\n"
+    "\n"
+    "MODEL is a GGUF file.  hllm COMMAND --help shows a command's flags.\n"
+    "For every command: -t THREADS (physical cores), -c CONTEXT (the model's, at most 4096),\n"
+    "--seed S, --kv f16|f32|q8_0, --act q8|f32, --load mmap|read, --ram-bytes N, --isa NAME,\n"
+    "--mode exact, --json.  0 always means the default.\n"
+    "Exit: 0 ok, 1 error, 2 wrong usage, 130 interrupted.  hllm --version\n";
+
+#define COMMON "-t THREADS  -c CONTEXT  --kv f16|f32|q8_0  --act q8|f32  --load mmap|read\n--ram-bytes N  --isa NAME  --mode exact  --json\n"
+
+static const char help_run[] =
+    "hllm run -m MODEL [-p TEXT | -f FILE]   continues the text (or stdin), streaming to stdout\n"
+    "\n"
+    "-n N                  at most N tokens (to the end of the answer or the context)\n"
+    "--greedy              the likeliest token each time, whatever the file's defaults are\n"
+    "--temp T  --top-k K  --top-p P  --min-p P          sampling; 0: the file's default\n"
+    "--repeat-penalty R  --frequency-penalty F  --presence-penalty P\n"
+    "--logit-bias ID:B     adds B to a token's logit (repeatable)\n"
+    "--seed S              the same seed repeats the run (0)\n"
+    "--stop TEXT           ends the answer and is not part of it (repeatable)\n"
+    "--ignore-eos          end tokens do not end it\n"
+    "--parse-special       control tokens written in the text become those tokens\n"
+    "--logprobs K          after the text: each token, its log-probability, the best K\n"
+    "--save FILE           writes the conversation to a file\n"
+    "--load-session FILE   goes on from such a file; the text given follows it\n"
+    "--stats               speeds, bytes per token, memory, mode, active share on stderr\n"
+    COMMON
+    "Ctrl-C stops it (exit 130).\n";
+
+static const char help_chat[] =
+    "hllm chat -m MODEL   a conversation in the model's own template; a line is a message\n"
+    "\n"
+    "--system TEXT         what the model is told before the conversation\n"
+    "--chat-template NAME  one of (for a model whose template is not recognised):\n"
+    "%s\n"
+    "--no-thinking         ask for an answer without thinking, where the template can\n"
+    "-n N                  at most N tokens an answer\n"
+    "--greedy  --temp T  --top-k K  --top-p P  --min-p P  --seed S\n"
+    "--repeat-penalty R  --frequency-penalty F  --presence-penalty P\n"
+    "--logit-bias ID:B  --stop TEXT  --ignore-eos  --stats\n"
+    COMMON
+    "Ctrl-C stops the answer, not the program.  /exit or Ctrl-D ends the conversation.\n";
+
+static const char help_tokenize[] =
+    "hllm tokenize -m MODEL   NUL-separated texts on stdin; for each the lines\n"
+    "                         text \"...\"   and   tokens ID ID ...\n"
+    "\n"
+    "--no-special          no BOS and EOS, even if the model asks for them\n"
+    "--parse-special       control tokens written in the text become those tokens\n"
+    "--json                {\"text\":...,\"tokens\":[...]}\n"
+    "A file that holds only a vocabulary will do.\n";
+
+static const char help_detokenize[] =
+    "hllm detokenize -m MODEL   lines of ids on stdin; their exact bytes on stdout\n"
+    "\n"
+    "Two lines' bytes have a NUL between them.  A leading word `tokens` and lines that begin\n"
+    "with `text ` are passed over, so the output of tokenize can be fed back.\n"
+    "--json                {\"text\":...} per line\n"
+    "A file that holds only a vocabulary will do.\n";
+
+static const char help_score[] =
+    "hllm score -m MODEL   NUL-separated texts on stdin; for each\n"
+    "\n"
+    "  text \"...\"\n"
+    "  tokens ID ID ...\n"
+    "  pos 0 next ID nll X top ID:LOGP ID:LOGP ...   natural logarithms\n"
+    "  greedy ID ID ...\n"
+    "  greedy_text \"...\"\n"
+    "\n"
+    "--top K               the K best of each position (10)\n"
+    "--greedy N            N tokens by argmax after the text (0)\n"
+    COMMON;
+
+static const char help_perplexity[] =
+    "hllm perplexity -m MODEL -f FILE   how well the model predicts the file\n"
+    "\n"
+    "-c N                  windows of N tokens (512), each beginning with BOS if the model\n"
+    "                      adds one; a last short window is dropped\n"
+    "The last line is {\"ppl\":...,\"nll\":...,\"tokens\":...,\"active_share\":...}.\n"
+    COMMON;
+
+static const char help_inspect[] =
+    "hllm inspect FILE   family, sizes, quantisation, template, whether it runs, memory\n"
+    "\n"
+    "-c N                  the memory at this context\n"
+    "--json                with all keys of the file\n"
+    COMMON;
+
+static const char help_bench[] =
+    "hllm bench -m MODEL   prefill and decode speed beside the machine's limits, probed before and after\n"
+    "\n"
+    "-p N                  prompt tokens (512)\n"
+    "-n N                  generated tokens (64)\n"
+    "-r N                  rounds, of which the median counts (3)\n"
+    "--depth N             tokens that are in the context before (0)\n"
+    "--sessions S          S sessions generate at once; the speed is that of all (1)\n"
+    COMMON;
+
+static const char help_devices[] =
+    "hllm devices   CPU, caches, instruction sets, memory, measured speeds\n"
+    "\n"
+    "--remeasure           measure again (this version keeps no profile: it always measures)\n"
+    "-t THREADS  --isa NAME  --json\n";
+
+static const struct {
+    const char *name, *help;
+    int (*run)(const cli_options *o);
+} commands[] = {
+    { "run", help_run, cmd_run }, { "chat", help_chat, cmd_chat }, { "tokenize", help_tokenize, cmd_tokenize },
+    { "detokenize", help_detokenize, cmd_detokenize }, { "score", help_score, cmd_score },
+    { "perplexity", help_perplexity, cmd_perplexity }, { "inspect", help_inspect, cmd_inspect },
+    { "bench", help_bench, cmd_bench }, { "devices", help_devices, cmd_devices },
+};
+static const char *const later[] = { "prepare", "plan", "ring" };
+
+/* The text of chat has the names of the templates in it, in lines of at most 86 characters. */
+static void print_help(const char *help)
+{
+    const char *hole = strstr(help, "%s\n");
+    if (!hole) {
+        fputs(help, stdout);
+        return;
+    }
+    fwrite(help, 1, (size_t)(hole - help), stdout);
+    size_t column = 0;
+    for (const char *w = hllm_chat_template_names(); *w;) {
+        const size_t n = strcspn(w, " ");
+        if (column + n + 1 > 86) column = 0;
+        printf("%s%.*s", column ? " " : w == hllm_chat_template_names() ? "  " : "\n  ", (int)n, w);
+        column += n + (column ? 1 : 2);
+        w += n + (w[n] == ' ');
+    }
+    fputs(hole + 2, stdout);
+}
+
+static int run_command(int argc, char **argv)
+{
+    cli_options o;
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strcmp(argv[1], commands[i].name) != 0) continue;
+        int code = cli_parse(&o, argv[1], argc - 2, argv + 2);
+        if (!code && o.help) print_help(commands[i].help);
+        else if (!code) code = commands[i].run(&o);
+        cli_options_free(&o);
+        return code;
+    }
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (strcmp(argv[1], later[i]) == 0) {
+            fprintf(stderr, "hllm: %s is not in this version (%s); it comes with a later one\n", argv[1], hllm_version());
+            return EXIT_USAGE;
+        }
+    fprintf(stderr, "hllm: unknown %s %s (hllm alone shows what there is)\n", argv[1][0] == '-' ? "flag" : "command", argv[1]);
+    return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    int code = EXIT_OK;
+    cli_install_interrupts();
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) fputs(usage, stdout);
+    else if (strcmp(argv[1], "--version") == 0) printf("hllm %s\n", hllm_version());
+    else code = run_command(argc, argv);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == EXIT_OK) {
+        fputs("hllm: stdout cannot be written\n", stderr);
+        code = EXIT_ERROR;
+    }
+    return code;
+}

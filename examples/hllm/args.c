@@ -220,7 +220,8 @@ static int set_value(cli_options *o, const flag *f, const char *value)
 static int check(const cli_options *o)
 {
     if (o->mode != 0) return cli_usage(o, "--mode %s comes with a later version", o->mode == 1 ? "predicted" : "thresholded");
-    if (o->command != CMD_DEVICES && !o->model)
+    const bool list = o->chat_template && strcmp(o->chat_template, "list") == 0;
+    if (o->command != CMD_DEVICES && !o->model && !list)
         return o->command == CMD_INSPECT ? cli_usage(o, "which file?") : cli_usage(o, "-m MODEL is missing");
     if (o->command == CMD_PERPLEXITY && !o->file) return cli_usage(o, "-f FILE is missing");
     if (o->prompt && o->file) return cli_usage(o, "-p and -f exclude each other");

@@ -149,10 +149,22 @@ static int converse(cli *c, talk *t)
     return code;
 }
 
+/* The names of the built-in templates, one a line. */
+static int list_templates(void)
+{
+    for (const char *w = hllm_chat_template_names(); *w;) {
+        const size_t n = strcspn(w, " ");
+        printf("%.*s\n", (int)n, w);
+        w += n + strspn(w + n, " ");
+    }
+    return 0;
+}
+
 int cmd_chat(const cli_options *o)
 {
     cli c;
     talk t = { 0 };
+    if (o->chat_template && strcmp(o->chat_template, "list") == 0) return list_templates();
     int code = cli_open_engine(&c, o);
     if (!code && !o->chat_template) {                  /* say at once, not after the first question, that there is no template */
         const char *name = NULL;

@@ -17,15 +17,16 @@ static const char usage[] =
     "  hllm devices                   this machine\n"
     "\n"
     "MODEL is a GGUF file.  hllm COMMAND --help shows a command's flags.\n"
-    "For every command: -t THREADS (physical cores), -c CONTEXT (the model's, at most 4096),\n"
-    "--seed S, --kv f16|f32|q8_0, --act q8|f32, --load mmap|read, --ram-bytes N, --isa NAME,\n"
-    "--mode exact, --json.  0 always means the default.\n"
+    "For every command, 0 always meaning the default:\n"
+    "  -t THREADS (physical cores)  -c CONTEXT (the model's, at most 4096)  --seed S\n"
+    "  --kv f16|f32|q8_0  --act q8|f32  --load mmap|read  --mode exact  --isa NAME\n"
+    "  --ram-bytes N  --json\n"
     "Exit: 0 ok, 1 error, 2 wrong usage, 130 interrupted.  hllm --version\n";
 
 #define COMMON "-t THREADS  -c CONTEXT  --kv f16|f32|q8_0  --act q8|f32  --load mmap|read\n--ram-bytes N  --isa NAME  --mode exact  --json\n"
 
 static const char help_run[] =
-    "hllm run -m MODEL [-p TEXT | -f FILE]   continues the text (or stdin), streaming to stdout\n"
+    "hllm run -m MODEL [-p TEXT | -f FILE]   continues the text (or stdin), streaming\n"
     "\n"
     "-n N                  at most N tokens (to the end of the answer or the context)\n"
     "--greedy              the likeliest token each time, whatever the file's defaults are\n"
@@ -44,18 +45,17 @@ static const char help_run[] =
     "Ctrl-C stops it (exit 130).\n";
 
 static const char help_chat[] =
-    "hllm chat -m MODEL   a conversation in the model's own template; a line is a message\n"
+    "hllm chat -m MODEL   a conversation in the model's template; a line is a message\n"
     "\n"
     "--system TEXT         what the model is told before the conversation\n"
-    "--chat-template NAME  one of (for a model whose template is not recognised):\n"
-    "%s\n"
+    "--chat-template NAME  for a model without a known template; NAME list shows them\n"
     "--no-thinking         ask for an answer without thinking, where the template can\n"
     "-n N                  at most N tokens an answer\n"
     "--greedy  --temp T  --top-k K  --top-p P  --min-p P  --seed S\n"
     "--repeat-penalty R  --frequency-penalty F  --presence-penalty P\n"
     "--logit-bias ID:B  --stop TEXT  --ignore-eos  --stats\n"
     COMMON
-    "Ctrl-C stops the answer, not the program.  /exit or Ctrl-D ends the conversation.\n";
+    "Ctrl-C stops the answer, not the program.  /exit or Ctrl-D ends the program.\n";
 
 static const char help_tokenize[] =
     "hllm tokenize -m MODEL   NUL-separated texts on stdin; for each the lines\n"
@@ -69,8 +69,8 @@ static const char help_tokenize[] =
 static const char help_detokenize[] =
     "hllm detokenize -m MODEL   lines of ids on stdin; their exact bytes on stdout\n"
     "\n"
-    "Two lines' bytes have a NUL between them.  A leading word `tokens` and lines that begin\n"
-    "with `text ` are passed over, so the output of tokenize can be fed back.\n"
+    "Two lines' bytes have a NUL between them.  A leading word `tokens` and lines that\n"
+    "begin with `text ` are passed over: the output of tokenize can be fed back.\n"
     "--json                {\"text\":...} per line\n"
     "A file that holds only a vocabulary will do.\n";
 
@@ -90,20 +90,20 @@ static const char help_score[] =
 static const char help_perplexity[] =
     "hllm perplexity -m MODEL -f FILE   how well the model predicts the file\n"
     "\n"
-    "-c N                  windows of N tokens (512), each beginning with BOS if the model\n"
-    "                      adds one; a last short window is dropped\n"
+    "-c N                  windows of N tokens (512), each beginning with BOS if the\n"
+    "                      model adds one; a last short window is dropped\n"
     "The last line is {\"ppl\":...,\"nll\":...,\"tokens\":...,\"active_share\":...}.\n"
     COMMON;
 
 static const char help_inspect[] =
-    "hllm inspect FILE   family, sizes, quantisation, template, whether it runs, memory\n"
+    "hllm inspect FILE   family, sizes, types, template, whether it runs, memory\n"
     "\n"
     "-c N                  the memory at this context\n"
     "--json                with all keys of the file\n"
     COMMON;
 
 static const char help_bench[] =
-    "hllm bench -m MODEL   prefill and decode speed beside the machine's limits, probed before and after\n"
+    "hllm bench -m MODEL   prefill and decode speed beside the machine's own limits\n"
     "\n"
     "-p N                  prompt tokens (512)\n"
     "-n N                  generated tokens (64)\n"
@@ -115,7 +115,7 @@ static const char help_bench[] =
 static const char help_devices[] =
     "hllm devices   CPU, caches, instruction sets, memory, measured speeds\n"
     "\n"
-    "--remeasure           measure again (this version keeps no profile: it always measures)\n"
+    "--remeasure           measure again (this version always measures)\n"
     "-t THREADS  --isa NAME  --json\n";
 
 static const struct {
@@ -129,33 +129,13 @@ static const struct {
 };
 static const char *const later[] = { "prepare", "plan", "ring" };
 
-/* The text of chat has the names of the templates in it, in lines of at most 86 characters. */
-static void print_help(const char *help)
-{
-    const char *hole = strstr(help, "%s\n");
-    if (!hole) {
-        fputs(help, stdout);
-        return;
-    }
-    fwrite(help, 1, (size_t)(hole - help), stdout);
-    size_t column = 0;
-    for (const char *w = hllm_chat_template_names(); *w;) {
-        const size_t n = strcspn(w, " ");
-        if (column + n + 1 > 86) column = 0;
-        printf("%s%.*s", column ? " " : w == hllm_chat_template_names() ? "  " : "\n  ", (int)n, w);
-        column += n + (column ? 1 : 2);
-        w += n + (w[n] == ' ');
-    }
-    fputs(hole + 2, stdout);
-}
-
 static int run_command(int argc, char **argv)
 {
     cli_options o;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
         int code = cli_parse(&o, argv[1], argc - 2, argv + 2);
-        if (!code && o.help) print_help(commands[i].help);
+        if (!code && o.help) fputs(commands[i].help, stdout);
         else if (!code) code = commands[i].run(&o);
         cli_options_free(&o);
         return code;

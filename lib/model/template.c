@@ -217,7 +217,8 @@ static hl_status expand(writer *w, const char *pattern)
         case '#':
             from = p + 1;
             while (p[1] && p[1] != '%') p++;
-            for (size_t i = 0; i < w->n_system && !skip; i++) HL_TRY(put(w, (text){ from, (size_t)(p + 1 - from) }, true));
+            for (size_t i = 0; i < w->n_system && !skip; i++)
+                HL_TRY(put(w, (text){ from, (size_t)(p + 1 - from) }, true));
             break;
         case '!': if (!skip) w->refused = true; break;
         default:  if (!skip) HL_TRY(put(w, cut(w, *p), *p == 'b' || *p == 'e'));
@@ -300,7 +301,8 @@ static hl_status survey(hl_error *err, writer *w)
         text content = content_at(w, i);
         role r = role_at(w, i);
         if (r == ROLE_USER) w->last_user = i;
-        if (r == ROLE_USER && is_question(w->t->order == HL_ORDER_QUESTION ? strip(content, true, true) : content)) w->last_question = i;
+        if (r == ROLE_USER && is_question(w->t->order == HL_ORDER_QUESTION ? strip(content, true, true) : content))
+            w->last_question = i;
         if (r == ROLE_ASSISTANT) w->last_asst = i;
         if (r != ROLE_SYSTEM) continue;
         if (i == 0 || written_in_front(w->t)) w->system = content;

@@ -2,98 +2,78 @@
  *
  * Nothing but data; template_table.h says how a row is read.  Dates: where a model's text prints today's date when it is given a
  * clock and a fixed one otherwise (Llama 3.1 to 3.3), the row has the fixed one, so that the same conversation is the same prompt
- * tomorrow.  Texts that cannot do without a clock have no row.
+ * tomorrow.  Texts that cannot do without a clock have no row, or one that refuses the conversations that would show a date (Granite
+ * 3.3 and Mistral Small 3.2 without a system message).
  * Several models' texts may share a row: it is named after the best known.
  */
 #include "model/template_table.h"
 
+#define CHATML_TURN(role) "<|im_start|>" role "\n%c<|im_end|>\n"
+#define CHATML_SYSTEM .sys = CHATML_TURN("system"), .sys_later = CHATML_TURN("system")
+#define CHATML_TURNS .user = CHATML_TURN("user"), .asst = CHATML_TURN("assistant"), .gen = "<|im_start|>assistant\n"
+
 const hl_chat_template hl_chat_rows[] = {
-    { .name = "chatml", .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
+    { .name = "chatml", CHATML_SYSTEM, CHATML_TURNS },
     { .name = "chatml-bos", .sys = "%b<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
       .user = "%(1%b%)<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n%(9%[g%e%]%)",
       .gen = "<|im_start|>assistant\n" },
-    { .name = "chatml-bos-default", .head = "%b", .nosys = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n",
-      .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
-    { .name = "chatml-bos-plain", .head = "%b", .sys = "<|im_start|>system\n%c<|im_end|>\n",
-      .sys_later = "<|im_start|>system\n%c<|im_end|>\n", .user = "<|im_start|>user\n%c<|im_end|>\n",
-      .asst = "<|im_start|>assistant\n%c<|im_end|>\n", .gen = "<|im_start|>assistant\n" },
+    { .name = "chatml-bos-default", CHATML_SYSTEM, CHATML_TURNS, .head = "%b",
+      .nosys = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n" },
+    { .name = "chatml-bos-plain", CHATML_SYSTEM, CHATML_TURNS, .head = "%b" },
     { .name = "chatml-alternate", .head = "%b", .sys = "<|im_start|>system\n%t<|im_end|>\n",
       .sys_later = "<|im_start|>system\n%t<|im_end|>\n", .user = "<|im_start|>user\n%t<|im_end|>\n",
       .asst = "<|im_start|>assistant\n%t<|im_end|>\n", .gen = "<|im_start|>assistant\n", .order = HL_ORDER_ALTERNATE },
-    { .name = "smollm2",
-      .nosys = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n",
-      .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
-    { .name = "qwen2", .nosys = "<|im_start|>system\nYou are a helpful assistant<|im_end|>\n",
-      .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
+    { .name = "smollm2", CHATML_SYSTEM, CHATML_TURNS,
+      .nosys = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n" },
+    { .name = "qwen2", CHATML_SYSTEM, CHATML_TURNS, .nosys = "<|im_start|>system\nYou are a helpful assistant<|im_end|>\n" },
     { .name = "qwen1.5", .nosys = "<|im_start|>system\nYou are a helpful assistant<|im_end|>\n",
       .sys = "<|im_start|>system\n%c%[9<|im_end|>\n%]%(9%(g<|im_end|>\n%)%)",
       .sys_later = "<|im_start|>system\n%c%[9<|im_end|>\n%]%(9%(g<|im_end|>\n%)%)",
       .user = "<|im_start|>user\n%c%[9<|im_end|>\n%]%(9%(g<|im_end|>\n%)%)",
       .asst = "<|im_start|>assistant\n%c%[9<|im_end|>\n%]%(9%(g<|im_end|>\n%)%)", .gen = "<|im_start|>assistant\n",
       .gen_rule = HL_GEN_NOT_AFTER_ASST },
-    { .name = "qwen2-vl", .nosys = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n",
-      .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
-    { .name = "qwen2.5",
-      .nosys = "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n",
-      .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
-    { .name = "qwen3", .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%A<|im_end|>\n",
+    { .name = "qwen2-vl", CHATML_SYSTEM, CHATML_TURNS, .nosys = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n" },
+    { .name = "qwen2.5", CHATML_SYSTEM, CHATML_TURNS,
+      .nosys = "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n" },
+    { .name = "qwen3", CHATML_SYSTEM, .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%A<|im_end|>\n",
       .asst2 = "<|im_start|>assistant\n<think>\n%h\n</think>\n\n%N<|im_end|>\n", .gen = "<|im_start|>assistant\n",
       .gen_quiet = "<|im_start|>assistant\n<think>\n\n</think>\n\n", .asst2_rule = HL_ASST2_THOUGHT },
     { .name = "qwen3.5", .sys = "<|im_start|>system\n%t<|im_end|>\n", .user = "<|im_start|>user\n%t<|im_end|>\n",
       .asst = "<|im_start|>assistant\n%P<|im_end|>\n", .asst2 = "<|im_start|>assistant\n<think>\n%H\n</think>\n\n%P<|im_end|>\n",
       .gen = "<|im_start|>assistant\n<think>\n", .gen_quiet = "<|im_start|>assistant\n<think>\n\n</think>\n\n",
       .asst2_rule = HL_ASST2_AFTER_QUESTION, .order = HL_ORDER_QUESTION },
-    { .name = "qwen2.5-math",
-      .nosys = "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n",
-      .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
-    { .name = "qwen3-thinking", .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%A<|im_end|>\n",
-      .asst2 = "<|im_start|>assistant\n<think>\n%h\n</think>\n\n%N<|im_end|>\n", .gen = "<|im_start|>assistant\n<think>\n",
-      .asst2_rule = HL_ASST2_THOUGHT },
-    { .name = "qwq", .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%N<|im_end|>\n",
+    { .name = "qwen2.5-math", CHATML_SYSTEM, CHATML_TURNS,
+      .nosys = "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n" },
+    { .name = "qwen3-thinking", CHATML_SYSTEM, .user = "<|im_start|>user\n%c<|im_end|>\n",
+      .asst = "<|im_start|>assistant\n%A<|im_end|>\n", .asst2 = "<|im_start|>assistant\n<think>\n%h\n</think>\n\n%N<|im_end|>\n",
+      .gen = "<|im_start|>assistant\n<think>\n", .asst2_rule = HL_ASST2_THOUGHT },
+    { .name = "qwq", CHATML_SYSTEM, .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%N<|im_end|>\n",
       .asst2 = "<|im_start|>assistant\n%c<|im_end|>\n", .gen = "<|im_start|>assistant\n<think>\n", .asst2_rule = HL_ASST2_LAST },
-    { .name = "qwq-closed", .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%N<|im_end|>\n",
-      .asst2 = "<|im_start|>assistant\n%c<|im_end|>\n", .gen = "<|im_start|>assistant\n<think>\n</think>",
-      .asst2_rule = HL_ASST2_LAST },
-    { .name = "hermes-tools", .head = "%b",
+    { .name = "qwq-closed", CHATML_SYSTEM, .user = "<|im_start|>user\n%c<|im_end|>\n",
+      .asst = "<|im_start|>assistant\n%N<|im_end|>\n", .asst2 = "<|im_start|>assistant\n%c<|im_end|>\n",
+      .gen = "<|im_start|>assistant\n<think>\n</think>", .asst2_rule = HL_ASST2_LAST },
+    { .name = "hermes-tools", CHATML_TURNS, .head = "%b",
       .nosys =
           "<|im_start|>system\nYou are a function calling AI model. You are provided with function signatures within "
           "<tools></tools> XML tags. You may call one or more functions to assist with the user query. Don't make "
           "assumptions about what values to plug into functions. Here are the available tools: <tools>  </tools>Use the "
-          "following pydantic model json schema for each tool call you will make: {\"properties\": {\"name\": {\"title\": "
-          "\"Name\", \"type\": \"string\"}, \"arguments\": {\"title\": \"Arguments\", \"type\": \"object\"}}, \"required\": "
-          "[\"name\", \"arguments\"], \"title\": \"FunctionCall\", \"type\": \"object\"}}\nFor each function call return a "
-          "json object with function name and arguments within <tool_call></tool_call> XML tags as "
-          "follows:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-dict>}\n</tool_call><|im_end|>\n",
+          "following pydantic model json schema for each tool call you will make: {\"properties\": {\"name\": "
+          "{\"title\": \"Name\", \"type\": \"string\"}, \"arguments\": {\"title\": \"Arguments\", \"type\": "
+          "\"object\"}}, \"required\": [\"name\", \"arguments\"], \"title\": \"FunctionCall\", \"type\": "
+          "\"object\"}}\nFor each function call return a json object with function name and arguments within "
+          "<tool_call></tool_call> XML tags as follows:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
+          "<args-dict>}\n</tool_call><|im_end|>\n",
       .sys =
           "<|im_start|>system\nYou are a function calling AI model. You are provided with function signatures within "
           "<tools></tools> XML tags. You may call one or more functions to assist with the user query. Don't make "
           "assumptions about what values to plug into functions. Here are the available tools: <tools>  </tools>Use the "
-          "following pydantic model json schema for each tool call you will make: {\"properties\": {\"name\": {\"title\": "
-          "\"Name\", \"type\": \"string\"}, \"arguments\": {\"title\": \"Arguments\", \"type\": \"object\"}}, \"required\": "
-          "[\"name\", \"arguments\"], \"title\": \"FunctionCall\", \"type\": \"object\"}}\nFor each function call return a "
-          "json object with function name and arguments within <tool_call></tool_call> XML tags as "
-          "follows:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
+          "following pydantic model json schema for each tool call you will make: {\"properties\": {\"name\": "
+          "{\"title\": \"Name\", \"type\": \"string\"}, \"arguments\": {\"title\": \"Arguments\", \"type\": "
+          "\"object\"}}, \"required\": [\"name\", \"arguments\"], \"title\": \"FunctionCall\", \"type\": "
+          "\"object\"}}\nFor each function call return a json object with function name and arguments within "
+          "<tool_call></tool_call> XML tags as follows:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
           "<args-dict>}\n</tool_call><|im_end|>\n<|im_start|>system\n%c<|im_end|>\n",
-      .sys_later = "<|im_start|>system\n%c<|im_end|>\n", .user = "<|im_start|>user\n%c<|im_end|>\n",
-      .asst = "<|im_start|>assistant\n%c<|im_end|>\n", .gen = "<|im_start|>assistant\n" },
+      .sys_later = "<|im_start|>system\n%c<|im_end|>\n" },
     { .name = "llama2", .sys = "", .sys_later = "<<SYS>>\n%t\n<</SYS>>\n\n", .user = "%b[INST] %t [/INST]",
       .user_sys = "%b[INST] %{<<SYS>>\n%s\n<</SYS>>\n\n%c%} [/INST]", .asst = " %t %e", .sys_rule = HL_SYS_FOLD_FIRST,
       .order = HL_ORDER_ALTERNATE },
@@ -165,12 +145,12 @@ const hl_chat_template hl_chat_rows[] = {
       .asst = " %c%e", .sys_rule = HL_SYS_FOLD_LAST, .order = HL_ORDER_ALTERNATE },
     { .name = "ministral-3-reasoning", .head = "%b",
       .nosys =
-          "[SYSTEM_PROMPT]# HOW YOU SHOULD THINK AND ANSWER\n\nFirst draft your thinking process (inner monologue) until you "
-          "arrive at a response. Format your response using Markdown, and use LaTeX for any mathematical equations. Write "
-          "both your thoughts and the response in the same language as the input.\n\nYour thinking process must follow the "
-          "template below:[THINK]Your thoughts or/and draft, like working through an exercise on scratch paper. Be as casual "
-          "and as long as you want until you are confident to generate the response to the user.[/THINK]Here, provide a "
-          "self-contained response.[/SYSTEM_PROMPT]",
+          "[SYSTEM_PROMPT]# HOW YOU SHOULD THINK AND ANSWER\n\nFirst draft your thinking process (inner monologue) until "
+          "you arrive at a response. Format your response using Markdown, and use LaTeX for any mathematical equations. "
+          "Write both your thoughts and the response in the same language as the input.\n\nYour thinking process must "
+          "follow the template below:[THINK]Your thoughts or/and draft, like working through an exercise on scratch "
+          "paper. Be as casual and as long as you want until you are confident to generate the response to the "
+          "user.[/THINK]Here, provide a self-contained response.[/SYSTEM_PROMPT]",
       .sys = "[SYSTEM_PROMPT]%c[/SYSTEM_PROMPT]", .user = "[INST]%c[/INST]", .asst = "%[c%!%]%c%e", .order = HL_ORDER_ALTERNATE },
     { .name = "gemma-nobos", .sys_later = "<start_of_turn>system\n%t<end_of_turn>\n",
       .user = "<start_of_turn>user\n%t<end_of_turn>\n", .asst = "<start_of_turn>model\n%t<end_of_turn>\n",
@@ -216,16 +196,16 @@ const hl_chat_template hl_chat_rows[] = {
       .nosys =
           "<|im_start|>system<|im_sep|>You are Phi, a language model trained by Microsoft to help users. Your role as an "
           "assistant involves thoroughly exploring questions through a systematic thinking process before providing the "
-          "final precise and accurate solutions. This requires engaging in a comprehensive cycle of analysis, summarizing, "
-          "exploration, reassessment, reflection, backtracing, and iteration to develop well-considered thinking process. "
-          "Please structure your response into two main sections: Thought and Solution using the specified format: <think> "
-          "{Thought section} </think> {Solution section}. In the Thought section, detail your reasoning process in steps. "
-          "Each step should include detailed considerations such as analysing questions, summarizing relevant findings, "
-          "brainstorming new ideas, verifying the accuracy of the current steps, refining any errors, and revisiting "
-          "previous steps. In the Solution section, based on various attempts, explorations, and reflections from the "
-          "Thought section, systematically present the final solution that you deem correct. The Solution section should be "
-          "logical, accurate, and concise and detail necessary steps needed to reach the conclusion. Now, try to solve the "
-          "following question through the above guidelines:<|im_end|>",
+          "final precise and accurate solutions. This requires engaging in a comprehensive cycle of analysis, "
+          "summarizing, exploration, reassessment, reflection, backtracing, and iteration to develop well-considered "
+          "thinking process. Please structure your response into two main sections: Thought and Solution using the "
+          "specified format: <think> {Thought section} </think> {Solution section}. In the Thought section, detail your "
+          "reasoning process in steps. Each step should include detailed considerations such as analysing questions, "
+          "summarizing relevant findings, brainstorming new ideas, verifying the accuracy of the current steps, refining "
+          "any errors, and revisiting previous steps. In the Solution section, based on various attempts, explorations, "
+          "and reflections from the Thought section, systematically present the final solution that you deem correct. "
+          "The Solution section should be logical, accurate, and concise and detail necessary steps needed to reach the "
+          "conclusion. Now, try to solve the following question through the above guidelines:<|im_end|>",
       .sys = "<|im_start|>system<|im_sep|>%c<|im_end|>", .sys_later = "", .user = "<|im_start|>user<|im_sep|>%c<|im_end|>",
       .asst = "<|im_start|>assistant<|im_sep|>%c<|im_end|>", .gen = "<|im_start|>assistant<|im_sep|>" },
     { .name = "phi4-mini", .sys = "<|system|>%c<|end|>", .sys_later = "<|system|>%c<|end|>", .user = "<|user|>%c<|end|>",
@@ -236,16 +216,16 @@ const hl_chat_template hl_chat_rows[] = {
       .gen = "Assistant:" },
     { .name = "deepseek-coder", .head = "%b",
       .nosys =
-          "You are an AI programming assistant, utilizing the Deepseek Coder model, developed by Deepseek Company, and you "
-          "only answer questions related to computer science. For politically sensitive questions, security and privacy "
-          "issues, and other non-computer science questions, you will refuse to answer\n",
+          "You are an AI programming assistant, utilizing the Deepseek Coder model, developed by Deepseek Company, and "
+          "you only answer questions related to computer science. For politically sensitive questions, security and "
+          "privacy issues, and other non-computer science questions, you will refuse to answer\n",
       .sys = "%c", .sys_later = "%c", .user = "### Instruction:\n%c\n", .asst = "### Response:\n%c\n<|EOT|>\n",
       .gen = "### Response:\n", .sys_rule = HL_SYS_PLACE_ANY },
     { .name = "deepseek-coder-awq",
       .head =
-          "You are an AI programming assistant, utilizing the Deepseek Coder model, developed by Deepseek Company, and you "
-          "only answer questions related to computer science. For politically sensitive questions, security and privacy "
-          "issues, and other non-computer science questions, you will refuse to answer.\n",
+          "You are an AI programming assistant, utilizing the Deepseek Coder model, developed by Deepseek Company, and "
+          "you only answer questions related to computer science. For politically sensitive questions, security and "
+          "privacy issues, and other non-computer science questions, you will refuse to answer.\n",
       .sys = "%c", .sys_later = "%c", .user = "### Instruction:\n%c\n", .asst = "### Response:\n%c\n<|EOT|>\n",
       .gen = "### Response:\n", .no_gen = "### Response:\n" },
     { .name = "deepseek-v2.5", .head = "%b", .sys = "%c\n\n", .sys_later = "%c\n\n", .user = "<｜User｜>%c",
@@ -297,8 +277,8 @@ const hl_chat_template hl_chat_rows[] = {
           "<|start_of_role|>system<|end_of_role|>You are a helpful assistant. Please ensure responses are professional, "
           "accurate, and safe.<|end_of_text|>\n",
       .sys =
-          "<|start_of_role|>system<|end_of_role|>%c%[cYou are a helpful assistant. Please ensure responses are professional, "
-          "accurate, and safe.%]<|end_of_text|>\n",
+          "<|start_of_role|>system<|end_of_role|>%c%[cYou are a helpful assistant. Please ensure responses are "
+          "professional, accurate, and safe.%]<|end_of_text|>\n",
       .sys_later = "<|start_of_role|>system<|end_of_role|>%c<|end_of_text|>\n",
       .user = "<|start_of_role|>user<|end_of_role|>%c<|end_of_text|>\n",
       .asst = "<|start_of_role|>assistant<|end_of_role|>%c<|end_of_text|>\n", .gen = "<|start_of_role|>assistant<|end_of_role|>" },
@@ -342,9 +322,7 @@ const hl_chat_template hl_chat_rows[] = {
     { .name = "exaone-deep", .nosys = "[|system|][|endofturn|]", .sys = "[|system|]%c[|endofturn|]",
       .sys_later = "\n[|system|]%c[|endofturn|]", .user = "\n[|user|]%c", .asst = "\n[|assistant|]%c[|endofturn|]",
       .gen = "\n[|assistant|]<thought>\n" },
-    { .name = "falcon-h1", .head = "%b", .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
+    { .name = "falcon-h1", CHATML_TURNS, .head = "%b", .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "" },
     { .name = "falcon-rw", .sys = "%[1%[x %]%][SYS] %t", .sys_later = "%[1%[x %]%][SYS] %t", .user = "%[1%[x %]%][INST] %t",
       .asst = "%[1%[x %]%][RESP] %c%e", .gen = " [RESP] " },
     { .name = "falcon2", .sys = "System: %c\n", .sys_later = "System: %c\n", .user = "User: \n%c\n", .asst = "Falcon:\n%c\n",
@@ -384,13 +362,14 @@ const hl_chat_template hl_chat_rows[] = {
       .gen = "<|im_assistant|>assistant<|im_middle|>" },
     { .name = "kimi-k3",
       .nosys =
-          "<|open|>message role=\"system\" type=\"thinking-effort\"<|sep|>`thinking_effort` guides on how much to think in "
-          "your thinking channel (not including the response channel), supported values include `low`, `medium`, `high`, and "
-          "`max`.\nNow the system is invoked with `thinking_effort=max`.<|close|>message<|sep|><|end_of_msg|>",
+          "<|open|>message role=\"system\" type=\"thinking-effort\"<|sep|>`thinking_effort` guides on how much to think "
+          "in your thinking channel (not including the response channel), supported values include `low`, `medium`, "
+          "`high`, and `max`.\nNow the system is invoked with `thinking_effort=max`.<|close|>message<|sep|><|end_of_msg|>",
       .sys =
-          "<|open|>message role=\"system\" type=\"thinking-effort\"<|sep|>`thinking_effort` guides on how much to think in "
-          "your thinking channel (not including the response channel), supported values include `low`, `medium`, `high`, and "
-          "`max`.\nNow the system is invoked with `thinking_effort=max`.<|close|>message<|sep|><|end_of_msg|><|open|>message "
+          "<|open|>message role=\"system\" type=\"thinking-effort\"<|sep|>`thinking_effort` guides on how much to think "
+          "in your thinking channel (not including the response channel), supported values include `low`, `medium`, "
+          "`high`, and `max`.\nNow the system is invoked with "
+          "`thinking_effort=max`.<|close|>message<|sep|><|end_of_msg|><|open|>message "
           "role=\"system\"<|sep|>%c<|close|>message<|sep|><|end_of_msg|>",
       .sys_later = "<|open|>message role=\"system\"<|sep|>%c<|close|>message<|sep|><|end_of_msg|>",
       .user = "<|open|>message role=\"user\"<|sep|>%c<|close|>message<|sep|><|end_of_msg|>",
@@ -415,9 +394,8 @@ const hl_chat_template hl_chat_rows[] = {
       .asst = "%c<|im_end|>\n" },
     { .name = "yi-coder", .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "",
       .user = "<|im_start|>user\n%c<|im_end|>\n<|im_start|>assistant\n", .asst = "%c<|im_end|>\n" },
-    { .name = "lfm2", .head = "%b", .sys = "%(c<|im_start|>system\n%c<|im_end|>\n%)",
-      .sys_later = "<|im_start|>system\n%c<|im_end|>\n", .user = "<|im_start|>user\n%c<|im_end|>\n",
-      .asst = "<|im_start|>assistant\n%c<|im_end|>\n", .gen = "<|im_start|>assistant\n" },
+    { .name = "lfm2", CHATML_TURNS, .head = "%b", .sys = "%(c<|im_start|>system\n%c<|im_end|>\n%)",
+      .sys_later = "<|im_start|>system\n%c<|im_end|>\n" },
     { .name = "lfm2.5", .head = "%b", .sys = "%(c<|im_start|>system\n%c<|im_end|>\n%)",
       .sys_later = "<|im_start|>system\n%c<|im_end|>\n", .user = "<|im_start|>user\n%c<|im_end|>\n",
       .asst = "<|im_start|>assistant\n%K<|im_end|>\n", .asst2 = "<|im_start|>assistant\n%c<|im_end|>\n",
@@ -426,28 +404,22 @@ const hl_chat_template hl_chat_rows[] = {
       .sys_later = "<|im_start|>system\n%c<|im_end|>\n", .user = "<|im_start|>user\n%c<|im_end|>\n",
       .asst = "<|im_start|>assistant\n%K<|im_end|>\n", .asst2 = "<|im_start|>assistant\n%c<|im_end|>\n",
       .gen = "<|im_start|>assistant\n", .asst2_rule = HL_ASST2_AFTER_LAST_USER },
-    { .name = "mimo", .nosys = "<|im_start|>system\nYou are MiMo, an AI assistant developed by Xiaomi.<|im_end|>\n",
-      .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
-    { .name = "nemotron-h", .sys = "<|im_start|>system\n%c<|im_end|>\n", .user = "<|im_start|>user\n%c<|im_end|>\n",
-      .asst = "<|im_start|>assistant\n%c<|im_end|>\n", .gen = "<|im_start|>assistant\n" },
-    { .name = "minicpm3", .sys = "%(c<|im_start|>system\n%c<|im_end|>\n%)", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
-    { .name = "minicpm5", .head = "%b", .sys = "<|im_start|>system\n%c<|im_end|>\n",
-      .sys_later = "<|im_start|>system\n%c<|im_end|>\n", .user = "<|im_start|>user\n%c<|im_end|>\n",
+    { .name = "mimo", CHATML_SYSTEM, CHATML_TURNS,
+      .nosys = "<|im_start|>system\nYou are MiMo, an AI assistant developed by Xiaomi.<|im_end|>\n" },
+    { .name = "nemotron-h", CHATML_TURNS, .sys = "<|im_start|>system\n%c<|im_end|>\n" },
+    { .name = "minicpm3", CHATML_TURNS, .sys = "%(c<|im_start|>system\n%c<|im_end|>\n%)",
+      .sys_later = "<|im_start|>system\n%c<|im_end|>\n" },
+    { .name = "minicpm5", CHATML_SYSTEM, .head = "%b", .user = "<|im_start|>user\n%c<|im_end|>\n",
       .asst = "<|im_start|>assistant\n%A<|im_end|>\n",
       .asst2 = "<|im_start|>assistant\n%(h<think>\n%h\n</think>\n\n%N%)%[h%A%]<|im_end|>\n", .gen = "<|im_start|>assistant\n",
       .gen_quiet = "<|im_start|>assistant\n<think>\n\n</think>\n\n", .asst2_rule = HL_ASST2_AFTER_QUESTION },
-    { .name = "nemotron-3-nano", .nosys = "<|im_start|>system\n<|im_end|>\n", .sys = "<|im_start|>system\n%c<|im_end|>\n",
-      .sys_later = "<|im_start|>system\n%c<|im_end|>\n", .user = "<|im_start|>user\n%c<|im_end|>\n",
+    { .name = "nemotron-3-nano", CHATML_SYSTEM, .nosys = "<|im_start|>system\n<|im_end|>\n",
+      .user = "<|im_start|>user\n%c<|im_end|>\n",
       .asst = "<|im_start|>assistant\n%(k%(o<think></think>%{%a%}%)%[o%t%]%)%[k%(o%t%)%[o<think></think>%r%]%]<|im_end|>\n",
       .asst2 = "<|im_start|>assistant\n%(k%t%)%[k%(o%t%)%[o<think></think>%r%]%]<|im_end|>\n",
       .gen = "<|im_start|>assistant\n<think>\n", .gen_quiet = "<|im_start|>assistant\n<think></think>",
       .asst2_rule = HL_ASST2_AFTER_LAST_USER },
-    { .name = "step3.5", .head = "%b", .sys = "<|im_start|>system\n%c<|im_end|>\n",
-      .sys_later = "<|im_start|>system\n%c<|im_end|>\n", .user = "<|im_start|>user\n%c<|im_end|>\n",
+    { .name = "step3.5", CHATML_SYSTEM, .head = "%b", .user = "<|im_start|>user\n%c<|im_end|>\n",
       .asst = "<|im_start|>assistant\n%A<|im_end|>\n", .asst2 = "<|im_start|>assistant\n<think>\n%h\n</think>\n%A<|im_end|>\n",
       .gen = "<|im_start|>assistant\n<think>\n", .asst2_rule = HL_ASST2_AFTER_QUESTION },
     { .name = "fusionnet", .sys = "[INST] <<SYS>>\n%c\n<</SYS>>\n\n", .sys_later = "[INST] <<SYS>>\n%c\n<</SYS>>\n\n",
@@ -464,15 +436,16 @@ const hl_chat_template hl_chat_rows[] = {
     { .name = "functionary-v3.2", .head = "%b",
       .nosys =
           "<|start_header_id|>system<|end_header_id|>\n\nYou are capable of executing available function(s) if "
-          "required.\nOnly execute function(s) when absolutely necessary.\nAsk for the required input to:recipient==all\nUse "
-          "JSON for function arguments.\nRespond in this format:\n>>>${recipient}\n${content}\nAvailable functions:\n// "
-          "Supported function definitions that should be called when necessary.\nnamespace functions {\n\n} // namespace "
-          "functions<|eot_id|>",
+          "required.\nOnly execute function(s) when absolutely necessary.\nAsk for the required input "
+          "to:recipient==all\nUse JSON for function arguments.\nRespond in this "
+          "format:\n>>>${recipient}\n${content}\nAvailable functions:\n// Supported function definitions that should be "
+          "called when necessary.\nnamespace functions {\n\n} // namespace functions<|eot_id|>",
       .sys =
           "<|start_header_id|>system<|end_header_id|>\n\nYou are capable of executing available function(s) if "
-          "required.\nOnly execute function(s) when absolutely necessary.\nAsk for the required input to:recipient==all\nUse "
-          "JSON for function arguments.\nRespond in this format:\n>>>${recipient}\n${content}\nAvailable functions:\n// "
-          "Supported function definitions that should be called when necessary.\nnamespace functions {\n\n} // namespace "
+          "required.\nOnly execute function(s) when absolutely necessary.\nAsk for the required input "
+          "to:recipient==all\nUse JSON for function arguments.\nRespond in this "
+          "format:\n>>>${recipient}\n${content}\nAvailable functions:\n// Supported function definitions that should be "
+          "called when necessary.\nnamespace functions {\n\n} // namespace "
           "functions<|eot_id|><|start_header_id|>system<|end_header_id|>\n\n%c<|eot_id|>",
       .sys_later = "<|start_header_id|>system<|end_header_id|>\n\n%c<|eot_id|>",
       .user = "<|start_header_id|>user<|end_header_id|>\n\n%c<|eot_id|>",
@@ -502,8 +475,8 @@ const hl_chat_template hl_chat_rows[] = {
       .gen = "<|bom|><|assistant|>" },
     { .name = "metharme", .head = "%b",
       .nosys =
-          "<|system|>Enter RP mode. You shall reply to the user while staying in character. Your responses must be detailed, "
-          "creative, immersive, and drive the scenario forward.",
+          "<|system|>Enter RP mode. You shall reply to the user while staying in character. Your responses must be "
+          "detailed, creative, immersive, and drive the scenario forward.",
       .sys = "<|system|>%c", .sys_later = "", .user = "<|user|>%t", .asst = "<|model|>%t", .gen = "<|model|>", .no_gen = "%e" },
     { .name = "minicpm", .sys = "%t", .sys_later = "%t", .user = "<用户>%t<AI>", .asst = "%t" },
     { .name = "orion", .head = "%b", .sys = "", .sys_later = "", .user = "Human: %c\n\nAssistant: %e", .asst = "%c%e" },
@@ -539,8 +512,8 @@ const hl_chat_template hl_chat_rows[] = {
       .asst = "<assistant>\n%(h<think>\n%H\n%)</think>\n%(T%T\n%)</assistant>\n", .gen = "<assistant>\n</think>" },
     { .name = "laguna-xs.2", .head = "〈|EOS|〉",
       .nosys =
-          "<system>\n\nYou are a helpful, conversationally-fluent assistant made by Poolside. You are here to be helpful to "
-          "users through natural language conversations.\n</system>\n",
+          "<system>\n\nYou are a helpful, conversationally-fluent assistant made by Poolside. You are here to be helpful "
+          "to users through natural language conversations.\n</system>\n",
       .sys = "%(t<system>\n\n%r\n</system>\n%)", .sys_later = "<system>\n%c\n</system>\n", .user = "<user>\n%c\n</user>\n",
       .asst = "<assistant>\n%(h<think>\n%H\n%)</think>\n%(T%T\n%)</assistant>\n", .gen = "<assistant>\n</think>" },
     { .name = "llama-pro", .sys = "", .sys_later = "", .user = "<|user|>\n%c\n", .asst = "<|assistant|>\n%c%e\n",
@@ -551,13 +524,12 @@ const hl_chat_template hl_chat_rows[] = {
       .user = "<|start_header_id|>user<|end_header_id|>\n\n%t<|eot_id|>",
       .asst = "<|start_header_id|>assistant<|end_header_id|>\n\n%t<|eot_id|>",
       .gen = "<|start_header_id|>assistant<|end_header_id|>\n\n" },
-    { .name = "opencoder", .nosys = "<|im_start|>system\nYou are OpenCoder, created by OpenCoder Team.<|im_end|>\n",
-      .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
+    { .name = "opencoder", CHATML_SYSTEM, CHATML_TURNS,
+      .nosys = "<|im_start|>system\nYou are OpenCoder, created by OpenCoder Team.<|im_end|>\n" },
     { .name = "rnj-1", .head = "%b",
       .nosys =
-          "<|start_header_id|>system<|end_header_id|>\nYou are rnj-1, a foundation model trained by Essential AI.\n<|eot_id|>",
+          "<|start_header_id|>system<|end_header_id|>\nYou are rnj-1, a foundation model trained by Essential "
+          "AI.\n<|eot_id|>",
       .sys =
           "<|start_header_id|>system<|end_header_id|>\nYou are rnj-1, a foundation model trained by Essential "
           "AI.\n\n%c<|eot_id|>",
@@ -565,22 +537,17 @@ const hl_chat_template hl_chat_rows[] = {
       .user = "<|start_header_id|>user<|end_header_id|>\n%c<|eot_id|>",
       .asst = "<|start_header_id|>assistant<|end_header_id|>\n%c<|eot_id|>",
       .gen = "<|start_header_id|>assistant<|end_header_id|>\n" },
-    { .name = "sailor2",
+    { .name = "sailor2", CHATML_SYSTEM, CHATML_TURNS,
       .nosys =
           "<|im_start|>system\nYou are an AI assistant named Sailor2, created by Sea AI Lab. As an AI assistant, you can "
           "answer questions in English, Chinese, and Southeast Asian languages such as Burmese, Cebuano, Ilocano, "
-          "Indonesian, Javanese, Khmer, Lao, Malay, Sundanese, Tagalog, Thai, Vietnamese, and Waray. Your responses should "
-          "be friendly, unbiased, informative, detailed, and faithful.<|im_end|>\n",
-      .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
+          "Indonesian, Javanese, Khmer, Lao, Malay, Sundanese, Tagalog, Thai, Vietnamese, and Waray. Your responses "
+          "should be friendly, unbiased, informative, detailed, and faithful.<|im_end|>\n" },
     { .name = "smallthinker", .nosys = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n",
       .sys = "<|im_start|>system\n%c<|im_end|>\n", .sys_later = "",
       .user = "<|im_start|>user\n%c<|im_end|>\n<|im_start|>assistant\n", .asst = "%c<|im_end|>\n" },
-    { .name = "stable-code", .nosys = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n",
-      .sys = "%[9<|im_start|>system\n%c<|im_end|>\n%]", .sys_later = "<|im_start|>system\n%c<|im_end|>\n",
-      .user = "<|im_start|>user\n%c<|im_end|>\n", .asst = "<|im_start|>assistant\n%c<|im_end|>\n",
-      .gen = "<|im_start|>assistant\n" },
+    { .name = "stable-code", CHATML_TURNS, .nosys = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n",
+      .sys = "%[9<|im_start|>system\n%c<|im_end|>\n%]", .sys_later = "<|im_start|>system\n%c<|im_end|>\n" },
     { .name = "cogito", .head = "%b", .sys = "%(t<|start_header_id|>system<|end_header_id|>\n\n%t<|eot_id|>%)",
       .sys_later = "<|start_header_id|>system<|end_header_id|>\n\n%t<|eot_id|>",
       .user = "<|start_header_id|>user<|end_header_id|>\n\n%t<|eot_id|>",
@@ -787,21 +754,22 @@ const size_t hl_chat_n_known = HL_COUNT(hl_chat_known_texts);
 const char *hl_chat_template_names(void)
 {
     return
-        "chatml chatml-bos chatml-bos-default chatml-bos-plain chatml-alternate smollm2 qwen2 qwen1.5 qwen2-vl qwen2.5 "
-        "qwen3 qwen3.5 qwen2.5-math qwen3-thinking qwq qwq-closed hermes-tools llama2 llama2-plain llama2-alternate "
-        "llama3-open llama3 llama3.1 llama3.2-vision llama3-alternate llama4 mistral-old-space mistral-old mistral-v1 "
-        "mistral-v3 mistral-v3-tekken mistral-v3-ciscai mistral-v3-hf mistral-v7 mistral-small mistral-alternate "
-        "mistral-v7-tekken mixtral-8x22b ministral-3-reasoning gemma-nobos gemma gemma3 gemma4 gemma4-interleaved "
-        "gemma-system phi3 phi3-nobos phi3-small phi3-vision phi3.5 phi3-system phi3.5-plain phi4 phi4-gen "
-        "phi4-reasoning phi4-mini phi3-mini deepseek deepseek-coder deepseek-coder-awq deepseek-v2.5 "
-        "deepseek-v2.5-indented deepseek-r1-plain deepseek-r1-llamacpp deepseek-r1 deepseek-r1-join "
+        "chatml chatml-bos chatml-bos-default chatml-bos-plain chatml-alternate smollm2 qwen2 qwen1.5 qwen2-vl "
+        "qwen2.5 qwen3 qwen3.5 qwen2.5-math qwen3-thinking qwq qwq-closed hermes-tools llama2 llama2-plain "
+        "llama2-alternate llama3-open llama3 llama3.1 llama3.2-vision llama3-alternate llama4 mistral-old-space "
+        "mistral-old mistral-v1 mistral-v3 mistral-v3-tekken mistral-v3-ciscai mistral-v3-hf mistral-v7 "
+        "mistral-small mistral-alternate mistral-v7-tekken mixtral-8x22b ministral-3-reasoning gemma-nobos gemma "
+        "gemma3 gemma4 gemma4-interleaved gemma-system phi3 phi3-nobos phi3-small phi3-vision phi3.5 phi3-system "
+        "phi3.5-plain phi4 phi4-gen phi4-reasoning phi4-mini phi3-mini deepseek deepseek-coder deepseek-coder-awq "
+        "deepseek-v2.5 deepseek-v2.5-indented deepseek-r1-plain deepseek-r1-llamacpp deepseek-r1 deepseek-r1-join "
         "deepseek-r1-distill-plain deepseek-r1-closed deepseek-v3.1 deepseek-v3.2 deepseek-v4 deepseek-v3 "
         "deepseek-r1-0528 deepseek-v3.1-open zephyr zephyr-alternate tulu3 olmo2 granite granite-4.0 granite-4.1 "
         "granite-code granite-3.3 vicuna vicuna-orca vicuna-alternate alpaca alpaca-alternate openchat "
-        "openchat-alternate command-r exaone3 exaone4 exaone-deep falcon-h1 falcon-rw falcon2 glm-4.6 glm-4.7 glm-5.1 "
-        "glm-edge glm4 chatglm3 chatglm4 kimi-k2 kimi-k2-old kimi-k2-thinking kimi-k3 minimax-m1 minimax-m2 yi yi-coder "
-        "lfm2 lfm2.5 lfm2.5-moe mimo nemotron-h minicpm3 minicpm5 nemotron-3-nano step3.5 fusionnet functionary-v3.1 "
-        "functionary-v3.2 functionary-v2.2 llava solar decilm danube codellama-70b synatra jamba metharme minicpm orion "
-        "monarch megrez yandex seed-oss seed-oss-plain rwkv-world spark2.5 laguna-s laguna-xs-2.1 laguna-xs.2 llama-pro "
-        "nemotron-70b opencoder rnj-1 sailor2 smallthinker stable-code cogito bailing";
+        "openchat-alternate command-r exaone3 exaone4 exaone-deep falcon-h1 falcon-rw falcon2 glm-4.6 glm-4.7 "
+        "glm-5.1 glm-edge glm4 chatglm3 chatglm4 kimi-k2 kimi-k2-old kimi-k2-thinking kimi-k3 minimax-m1 minimax-m2 "
+        "yi yi-coder lfm2 lfm2.5 lfm2.5-moe mimo nemotron-h minicpm3 minicpm5 nemotron-3-nano step3.5 fusionnet "
+        "functionary-v3.1 functionary-v3.2 functionary-v2.2 llava solar decilm danube codellama-70b synatra jamba "
+        "metharme minicpm orion monarch megrez yandex seed-oss seed-oss-plain rwkv-world spark2.5 laguna-s "
+        "laguna-xs-2.1 laguna-xs.2 llama-pro nemotron-70b opencoder rnj-1 sailor2 smallthinker stable-code cogito "
+        "bailing";
 }

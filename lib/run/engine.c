@@ -15,7 +15,7 @@ enum { CHUNK = 4 << 20, ALIGN = 64 };
 /* One matrix to be placed: rows [row0, row0 + n_rows) of a tensor. */
 typedef struct piece {
     const hl_gguf_tensor *t;
-    uint32_t row0, n_rows;
+    uint32_t row0, n_rows, group;                      /* group: rows that the layout keeps together */
     hl_weight *dst;
     size_t at;                                         /* in the block */
 } piece;
@@ -27,12 +27,13 @@ typedef struct loader {
     piece *pieces; uint32_t n_pieces;
     struct chunk { uint32_t piece, row0, n_rows; } *chunks;
     uint32_t n_chunks;
+    uint8_t *staging; size_t staging_each;             /* one per thread, for devices with layouts or memory of their own; NULL: read in place */
     _Atomic hl_status failed;
 } loader;
 
 static void add_piece(loader *l, const hl_gguf_tensor *t, uint64_t row0, uint64_t n_rows, hl_weight *dst)
 {
-    if (t) l->pieces[l->n_pieces++] = (piece){ t, (uint32_t)row0, (uint32_t)n_rows, dst, 0 };
+    if (t) l->pieces[l->n_pieces++] = (piece){ t, (uint32_t)row0, (uint32_t)n_rows, 1, dst, 0 };
 }
 
 static void list_layer(loader *l, const hl_layer *c, hl_layer_weights *w)
@@ -72,9 +73,9 @@ static hl_status list_pieces(loader *l)
     if (m->t[HL_HEAD] != m->t[HL_EMBED]) add_piece(l, m->t[HL_HEAD], 0, m->config.n_vocab, &e->head);
     for (uint32_t i = 0; i < l->n_pieces; i++) {
         piece *p = &l->pieces[i];
-        uint32_t cols = (uint32_t)p->t->dims[0], layout, group;
+        uint32_t cols = (uint32_t)p->t->dims[0], layout;
         size_t bytes;
-        e->be->weight_layout(e->dev, p->t->dtype, p->n_rows, cols, &layout, &bytes, &group);
+        e->be->weight_layout(e->dev, p->t->dtype, p->n_rows, cols, &layout, &bytes, &p->group);
         *p->dst = (hl_weight){ p->t->dtype, layout, p->n_rows, cols, hl_dtype_bytes(hl_dtype(p->t->dtype), cols), NULL };
         p->at = total;
         HL_TRY(hl_add_size(total, hl_align_up(bytes, ALIGN), &total));
@@ -95,6 +96,7 @@ static hl_status map_all(loader *l)
         HL_TRY(hl_file_map(e->env, l->err, &g->shards[i], &e->maps[i].data, &e->maps[i].base, &e->maps[i].bytes));
     for (uint32_t i = 0; i < l->n_pieces; i++) {
         piece *p = &l->pieces[i];
+        p->dst->layout = HL_LAYOUT_FILE;               /* a mapped file is used as it lies */
         p->dst->data = e->maps[p->t->shard].data + p->t->at + (size_t)p->row0 * p->dst->row_bytes;
     }
     rc = hl_progress_step(l->progress, e->matrices_bytes);
@@ -108,15 +110,22 @@ static void read_chunk(void *v, uint32_t task, uint32_t thread)
     const struct chunk *c = &l->chunks[task];
     const piece *p = &l->pieces[c->piece];
     hllm_engine *e = l->e;
-    (void)thread;
     if (atomic_load_explicit(&l->failed, memory_order_relaxed) != HLLM_OK) return;
     const size_t bytes = (size_t)c->n_rows * p->dst->row_bytes;
-    uint8_t *dst = (uint8_t *)e->matrices + p->at + (size_t)c->row0 * p->dst->row_bytes;
-    hl_status rc = hl_file_read(e->env, l->err, &e->model->gguf->shards[p->t->shard],
-                                p->t->at + (uint64_t)(p->row0 + c->row0) * p->dst->row_bytes, dst, bytes);
+    const bool in_place = p->dst->layout == HL_LAYOUT_FILE && e->be->host_memory;
+    uint8_t *to = in_place ? (uint8_t *)e->matrices + p->at + (size_t)c->row0 * p->dst->row_bytes : l->staging + thread * l->staging_each;
+    hl_status rc = hl_file_read(e->env, l->err, &e->model->gguf->shards[p->t->shard], p->t->at + (uint64_t)(p->row0 + c->row0) * p->dst->row_bytes, to, bytes);
+    if (rc == HLLM_OK && !in_place) e->be->weight_pack(e->dev, p->dst, c->row0, c->n_rows, to);
     if (rc == HLLM_OK) rc = hl_progress_step(l->progress, bytes);
     hl_status none = HLLM_OK;
     if (rc != HLLM_OK) atomic_compare_exchange_strong(&l->failed, &none, rc);
+}
+
+/* Rows read at once: whole groups of the layout. */
+static uint32_t chunk_rows(const piece *p)
+{
+    const size_t group_bytes = p->dst->row_bytes * p->group;
+    return (uint32_t)HL_MAX(CHUNK / group_bytes, (size_t)1) * p->group;
 }
 
 static hl_status read_all(loader *l)
@@ -128,11 +137,16 @@ static hl_status read_all(loader *l)
         rc = hl_fail(l->err, HLLM_E_NOMEM, "%s: %zu bytes for the weights cannot be had", hl_gguf_path(e->model->gguf), e->matrices_bytes);
         goto done;
     }
-    for (uint32_t i = 0; i < l->n_pieces; i++) n += l->pieces[i].n_rows / HL_MAX(CHUNK / l->pieces[i].dst->row_bytes, (size_t)1) + 1;
+    for (uint32_t i = 0; i < l->n_pieces; i++) {
+        const piece *p = &l->pieces[i];
+        n += p->n_rows / chunk_rows(p) + 1;
+        if (p->dst->layout != HL_LAYOUT_FILE || !e->be->host_memory) l->staging_each = HL_MAX(l->staging_each, chunk_rows(p) * p->dst->row_bytes);
+    }
+    if (l->staging_each) HL_NEED(l->staging = hl_alloc_array(e->env->mem, hl_pool_threads(e->handle->rt->pool), l->staging_each));
     HL_NEED(l->chunks = hl_alloc_array(e->env->mem, n, sizeof *l->chunks));
     for (uint32_t i = 0; i < l->n_pieces; i++) {
         piece *p = &l->pieces[i];
-        const uint32_t per = (uint32_t)HL_MAX(CHUNK / p->dst->row_bytes, (size_t)1);
+        const uint32_t per = chunk_rows(p);
         p->dst->data = (uint8_t *)e->matrices + p->at;
         for (uint32_t r = 0; r < p->n_rows; r += per) l->chunks[l->n_chunks++] = (struct chunk){ i, r, HL_MIN(per, p->n_rows - r) };
     }
@@ -318,8 +332,9 @@ hl_status hl_engine_new(hllm_model *m, const hllm_engine_options *opt, hllm_engi
     e->worker_runs = true;
     *out = e; e = NULL;
 done:
-    if (l.chunks) hl_free(env->mem, l.chunks);
-    if (l.pieces) hl_free(env->mem, l.pieces);
+    hl_free(env->mem, l.staging);
+    hl_free(env->mem, l.chunks);
+    hl_free(env->mem, l.pieces);
     hl_engine_unref(e);
     return rc;
 }

@@ -5,8 +5,7 @@
  * are trusted, what came out of a message is not, so that nobody's message can become a control token.
  *
  * Roles are "system", "user" and "assistant"; any other is refused, as are orders that the template itself refuses.
- * The only clock, locale or environment that matters is none: templates that print today's date when they are given a clock
- * print the date that they have for the case without one.
+ * No clock, locale or environment is read.  Time is linear in the messages.
  */
 #include <string.h>
 
@@ -23,7 +22,8 @@ typedef struct writer {
     const hllm_chat_message *messages;
     size_t n, i;                                       /* i: the message that is being written */
     text message;                                      /* its content */
-    size_t n_system, last_user, last_asst, last_question;        /* n: none */
+    size_t n_system;
+    size_t last_user, last_asst, last_question;        /* n: none */
     bool user_waits;                                   /* a user's message was written and no assistant's since */
     bool has_system, wants_gen, quiet, refused;
     hl_chat_parts out;                                 /* parts[i].text is NULL until all is written */
@@ -104,7 +104,6 @@ static text answer_to(const writer *w, char letter)
     case '2': yes = w->i > 1; break;
     case '9': yes = w->i + 1 == w->n; break;
     case 'x': yes = w->i > 0 && role_at(w, w->i - 1) == ROLE_ASSISTANT; break;
-    case 'y': yes = w->i > 0 && role_at(w, w->i - 1) == ROLE_USER; break;
     case 'o': yes = find(w->message, "<think>", false) < w->message.n; break;
     case 'k': yes = find(w->message, "</think>", false) < w->message.n; break;
     case 'u': yes = w->user_waits; break;
@@ -124,12 +123,9 @@ static text cut(const writer *w, char letter)
     case 'e': return w->eos;
     case 'c': return m;
     case 't': return strip(m, true, true);
-    case 'l': return strip(m, true, false);
     case 'r': return strip(m, false, true);
-    case 'n': return strip_newlines(m, false);
     case 's': return w->system;
     case 'S': return strip(w->system, true, true);
-    case 'R': return strip(w->system, false, true);
     case 'v': return behind(m, "</think>", false);
     case 'z': return raw_thought(m);
     case 'h': return thought(m);
@@ -350,7 +346,8 @@ static hl_status write_messages(hl_error *err, writer *w)
     if (role_at(w, 0) == ROLE_SYSTEM && t->sys_rule == HL_SYS_FOLD_FIRST) folded = 1;
     if (role_at(w, 0) == ROLE_SYSTEM && t->sys_rule == HL_SYS_FOLD_LAST) folded = w->n - 1;
     if (!w->has_system) HL_TRY(expand(w, t->nosys));
-    else if (written_in_front(t)) HL_TRY(expand(w, t->sys));
+    if (w->refused) return refuse(err, w, 0, "a system message has to come first: without one this template writes today's date");
+    if (w->has_system && written_in_front(t)) HL_TRY(expand(w, t->sys));
     for (w->i = 0; w->i < w->n; w->i++) {
         const char *pattern = NULL;
         role r = role_at(w, w->i);

@@ -1,16 +1,22 @@
 /* template.h: chat templates.  A model's own Jinja text is never executed: it is recognised as one of the built-in templates,
- * which are written here in C and give the same text.
+ * which are data here (template_table.c) and give the same text.  Recognised are known texts only, apart from changes that have no
+ * meaning to Jinja (template_detect.c): what merely resembles one is not.
+ *
+ * "The same text" is what the Jinja2 package renders as transformers calls it, with messages, add_generation_prompt, bos_token,
+ * eos_token, and enable_thinking set to false for HLLM_CHAT_NO_THINKING, else not set; with no tools and no clock: a text that has a
+ * date of its own for that case prints it.
  */
 #ifndef HL_TEMPLATE_H
 #define HL_TEMPLATE_H
 
 #include "model/tokenizer.h"
 
-typedef struct hl_chat_template hl_chat_template;      /* a row of the table in template.c */
+typedef struct hl_chat_template hl_chat_template;      /* a row of the table in template_table.c */
 
 const char *hl_chat_template_names(void);              /* all, separated by spaces */
 const hl_chat_template *hl_chat_template_find(const char *name);                     /* NULL: unknown */
-const hl_chat_template *hl_chat_template_detect(const char *jinja, size_t bytes);    /* NULL: not recognised */
+/* NULL: not recognised, also above 1 MiB.  Linear in the text, allocates nothing. */
+const hl_chat_template *hl_chat_template_detect(const char *jinja, size_t bytes);
 const char *hl_chat_template_name(const hl_chat_template *t);
 
 /* Writes the conversation as a list of parts: the template's own words are trusted, the messages' are not.  bos, eos: texts of

@@ -2,9 +2,8 @@
  *
  * A template is a row of short patterns, one for each place of a conversation.  Inside a pattern these stand for texts:
  *   %b  the vocabulary's BOS text          %e  its EOS text
- *   %c  the message                        %t  the message, stripped         %l  stripped on the left    %r  on the right
- *   %n  the message without newlines in front
- *   %s  the system text (held back)        %S  that, stripped                %R  that, stripped on the right
+ *   %c  the message                        %t  the message, stripped         %r  stripped on the right
+ *   %s  the system text (held back)        %S  that, stripped
  *   %a  the answer: what follows the last "</think>"; the whole message if there is none
  *   %A  the answer without newlines in front, if there is a "</think>"; else the message as it is
  *   %M  the answer without newlines around, if there is a "</think>"; else the message as it is
@@ -22,7 +21,7 @@
  *   %!           the conversation is refused
  * with, for X, also the questions
  *   1  is this the first message?      2  the third or later?         9  the last?
- *   x  is the one before the assistant's?                             y  is the one before the user's?
+ *   x  is the one before it the assistant's?
  *   u  has a user's message been written, and no assistant's since?
  *   o  has it a "<think>"?      k  a "</think>"?       w  does it end with "/nothink"?
  *   g  is the assistant's turn to be opened?                          q  without thinking?

@@ -374,6 +374,7 @@ static void check_errors(void)
     check_error(chatml, &c, (const char *const[]){ "\\x1b", "message 2", NULL });
     c.m[1] = message("user", "x", 1);
     check_error(gemma, &c, (const char *const[]){ "gemma", "message 2 of 2", "user", "alternate", NULL });
+    check_error(hl_chat_template_find("granite-3.3"), &c, (const char *const[]){ "message 1 of 2", "user", "system message", "date", NULL });
     c.m[0].role = "system";
     check_error(gemma, &c, (const char *const[]){ "gemma", "message 1 of 2", "system", NULL });
     c.m[1] = message("user", NULL, 7);

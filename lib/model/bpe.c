@@ -161,25 +161,28 @@ static bool find_pair(const hl_vocab *v, const char *text, const hl_symbol *a, c
     return true;
 }
 
-/* A byte for which the vocabulary has no token: some files leave out those that UTF-8 never has, which become U+FFFD, and some
- * control characters, which give nothing, as in llama.cpp and in the tokenizers that the models were trained with. */
-static hl_status emit_byte(hl_tokenize_work *w, unsigned char b)
+/* The byte at text[0..left).  Some vocabularies have no token for bytes that UTF-8 never or hardly has, and for some control
+ * characters: in a text that is UTF-8 such a byte gives nothing, as in llama.cpp; else it becomes U+FFFD. */
+static hl_status emit_byte(hl_tokenize_work *w, const char *text, size_t left)
 {
     static const unsigned char replacement[] = { 0xef, 0xbf, 0xbd };
     hl_status rc = HLLM_OK;
     const hl_vocab *v = w->v;
-    if (v->byte_id[b] >= 0) return hl_work_emit(w, v->byte_id[b]);
-    for (size_t i = 0; b >= 0x80 && i < 3; i++)
+    int32_t id = v->byte_id[(unsigned char)*text];
+    uint32_t cp;
+    if (id >= 0) return hl_work_emit(w, id);
+    hl_utf8_decode(text, left, &cp);
+    for (size_t i = 0; cp == UINT32_MAX && i < 3; i++)
         if (v->byte_id[replacement[i]] >= 0) HL_TRY(hl_work_emit(w, v->byte_id[replacement[i]]));
 done:
     return rc;
 }
 
-static hl_status emit_symbol(hl_tokenize_work *w, const char *text, const hl_symbol *s)
+static hl_status emit_symbol(hl_tokenize_work *w, const char *text, size_t left, const hl_symbol *s)
 {
     hl_status rc = HLLM_OK;
     if (s->id >= 0 && hl_vocab_mergeable(w->v, s->id)) return hl_work_emit(w, s->id);
-    for (uint32_t i = 0; i < s->n; i++) HL_TRY(emit_byte(w, (unsigned char)text[i]));
+    for (uint32_t i = 0; i < s->n; i++) HL_TRY(emit_byte(w, text + i, left - i));
 done:
     return rc;
 }
@@ -206,7 +209,7 @@ static hl_status tokenize_word(void *user, const hl_cell *cells, size_t n_cells)
         do HL_TRY(hl_work_symbol(w, 1, v->byte_id[(unsigned char)word[end++]]));
         while (end < n && hl_vocab_joined(v, word, end));
         if (w->n_sym > 1) HL_TRY(hl_merge(w, word + at, find_pair));
-        for (size_t i = 0; i < w->n_sym; i += w->sym[i].n) HL_TRY(emit_symbol(w, word + at + i, &w->sym[i]));
+        for (size_t i = 0; i < w->n_sym; i += w->sym[i].n) HL_TRY(emit_symbol(w, word + at + i, n - at - i, &w->sym[i]));
     }
 done:
     return rc;

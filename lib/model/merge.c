@@ -12,7 +12,7 @@ hl_status hl_grow(hl_mem *mem, void *block, size_t *cap, size_t n, size_t bytes_
     void *p, *old;
     size_t bytes, want = *cap < 64 ? 64 : *cap;
     if (n <= *cap) return HLLM_OK;
-    while (want < n) want = want + want / 2;
+    while (want < n) want *= 2;
     if (hl_mul_size(want, bytes_each, &bytes) != HLLM_OK) return HLLM_E_NOMEM;
     memcpy(&old, block, sizeof old);             /* block is the address of a pointer of any type */
     if (!(p = hl_realloc(mem, old, bytes))) return HLLM_E_NOMEM;

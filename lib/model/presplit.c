@@ -159,8 +159,7 @@ static size_t step_llama3(const hl_cell *c, size_t at, size_t end, size_t *retry
 static size_t step_qwen2(const hl_cell *c, size_t at, size_t end, size_t *retry) { (void)retry; return cl100k(c, at, end, L, 1); }
 static size_t step_qwen35(const hl_cell *c, size_t at, size_t end, size_t *retry) { (void)retry; return cl100k(c, at, end, L | M, 1); }
 
-/* [UPPER]*[LOWER]+|[UPPER]+[LOWER]* from c[at]; *weak: only the second alternative matched.  With x as the optional character in
- * front both alternatives are tried for one x, so they cannot simply be merged. */
+/* [UPPER]*[LOWER]+|[UPPER]+[LOWER]* from c[at]; *weak: only the second alternative matched. */
 static size_t cased_word(const hl_cell *c, size_t at, size_t end, bool *weak)
 {
     size_t both = SIZE_MAX, q = at;
@@ -176,17 +175,16 @@ static size_t cased_word(const hl_cell *c, size_t at, size_t end, bool *weak)
  * \s*[\r\n]+|\s+(?!\S)|\s+   with C = (?i:'s|'t|'re|'ve|'m|'ll|'d) in gpt-4o, nothing in tekken */
 static inline size_t o200k(const hl_cell *c, size_t at, size_t end, size_t max_digits, bool contractions)
 {
-    bool weak_x = false, weak = false;
-    size_t q_x = at, q;
+    bool weak_x = false, weak;
+    size_t q_x = at, q;                          /* with the optional character in front, and without */
     if (!newline(c[at]) && !in(c[at], L | N) && at + 1 < end) {
         q_x = cased_word(c, at + 1, end, &weak_x);
         if (q_x == at + 1) q_x = at;
     }
+    /* The first alternative is tried both ways before the second one.  Only a mark can be that character and a letter of the word,
+     * and then it is a word by the first alternative. */
     if (q_x > at && !weak_x) q = q_x;
-    else {
-        q = cased_word(c, at, end, &weak);       /* without x: a mark may be x and a letter of the word */
-        if ((q == at || weak) && q_x > at) q = q_x;
-    }
+    else if ((q = cased_word(c, at, end, &weak)) == at) q = q_x;
     if (q > at) return contractions && q < end ? contraction(c, q, end, true) : q;
     if ((q = run_max(c, at, end, N, max_digits)) > at || (q = symbols(c, at, end, L | N, true)) > at) return q;
     return lines_or_spaces(c, at, end);

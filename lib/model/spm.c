@@ -120,8 +120,9 @@ done:
 hl_status hl_spm_tokenize(hl_tokenize_work *w, const char *text, size_t n, bool prefix)
 {
     hl_status rc = HLLM_OK;
-    size_t k = 0;
-    HL_TRY(hl_grow(w->mem, &w->text, &w->cap_text, 3 * n + 3, 1));
+    size_t k = 0, n_spaces = prefix;
+    for (size_t i = 0; i < n; i++) n_spaces += text[i] == ' ';
+    HL_TRY(hl_grow(w->mem, &w->text, &w->cap_text, n + 3 * n_spaces, 1));
     if (prefix) { memcpy(w->text, lower_block, 3); k = 3; }
     for (size_t i = 0; i < n; i++) {
         if (text[i] == ' ') { memcpy(w->text + k, lower_block, 3); k += 3; }

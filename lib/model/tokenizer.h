@@ -1,6 +1,6 @@
 /* tokenizer.h: bytes <-> tokens.  Two kinds of vocabulary behind one door: SPM (spm.c) and byte-level BPE (bpe.c, presplit.c).
  *
- * A vocabulary is immutable after hl_vocab_new; every function on a const hl_vocab may run in many threads at once.
+ * A vocabulary holds copies (the GGUF may be closed) and is immutable after hl_vocab_new; every function on a const hl_vocab may run in many threads at once.
  */
 #ifndef HL_TOKENIZER_H
 #define HL_TOKENIZER_H

@@ -88,6 +88,15 @@ int main(void)
     check_words("gpt-4o", "HTTPServer's camelCase", "HTTPServer's| camel|Case");
     check_words("deepseek-llm", "a  b  ", "a| | b|  ");
 
+    check_words("tekken", "!!/\n/a", "!!/\n/|a");
+    check_words("qwen2", "!!/\n/a", "!!/\n|/a");
+    check_words("falcon", "a `b", "a| |`|b");
+    check_words("default", "a `b", "a| `|b");
+    check_words("default", "a <b 12345", "a| |<|b| |123|45");
+    /* Long s folds to s where case does not matter. */
+    CHECK(run("llama-bpe", "a'\xc5\xbf" "b", 5) == 4 && n_ends == 3 && ends[0] == 1 && ends[1] == 3 && ends[2] == 4);
+    CHECK(run("gpt-2", "a'\xc5\xbf" "b", 5) == 4 && n_ends == 3 && ends[0] == 1 && ends[1] == 2 && ends[2] == 4);
+
     /* Bytes that are no UTF-8 are one cell each and count as U+FFFD, a symbol. */
     CHECK(run("gpt-2", "a\xff\xe2\x82 b", 6) == 6 && n_ends == 3 && ends[0] == 1 && ends[1] == 4 && ends[2] == 6);
     CHECK(run("gpt-2", "", 0) == 0 && n_ends == 0);

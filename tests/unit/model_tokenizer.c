@@ -12,7 +12,7 @@ static hl_error err;
 
 /* ---- a small GGUF file ---- */
 
-typedef struct file { unsigned char b[1 << 19]; size_t n; uint64_t n_keys; } file;
+typedef struct file { unsigned char b[40 << 20]; size_t n; uint64_t n_keys; } file;
 static file F;
 
 static void put(const void *p, size_t n) { REQUIRE(F.n + n <= sizeof F.b); memcpy(F.b + F.n, p, n); F.n += n; }
@@ -255,7 +255,7 @@ static void check_merging(bool spm)
             for (uint32_t t = 0; spm && t < n_entries; t++) known |= strcmp(E[t].text, both) == 0;
             for (uint32_t m = 0; !spm && m < n_merge_lines; m++) known |= strcmp(merges[m], both) == 0;
             if (known) continue;
-            if (spm) add(both, (float)rnd(12) - 6, 1); else add_merge(a, b);          /* few scores: many ties, also -0 */
+            if (spm) add(both, rnd(6) ? (float)rnd(12) - 6 : -0.0f, 1); else add_merge(a, b);          /* few scores: many ties, also -0 */
         }
         if (spm) { spm_file(); key_bool(T "add_space_prefix", false); } else bpe_file("gpt-2");
         REQUIRE(load(&v) == HLLM_OK);
@@ -343,6 +343,7 @@ static void check_spm(void)
     add("\xe2\x96\x81" "he", -2, 1);
     int32_t user = add("<u>", 0, 3), ud = add("#+#", 0, 4), turn = add("<|im_end|>", 0, 1);
     add("<s", -1, 1);                            /* pieces through which text could reach "<s>" by merging */
+    add("zs>", -1, 1);
     add("<", -900, 1);
     add(">", -900, 1);
     spm_file();
@@ -450,9 +451,11 @@ static void check_phi3(void)
     bpe_entries();
     add_merge("h", "i");
     add("<|end|>", 0, 3);
-    for (int named = 0; named < 2; named++) {
+    static const char *const names[] = { "My Phi-2", "My PHI-3 mini", "Phi3", "phi", "phi-" };
+    for (size_t i = 0; i < HL_COUNT(names); i++) {
+        bool named = strchr(names[i], '3') != NULL;
         bpe_file("gpt-2");
-        key_str("general.name", named ? "My PHI-3 mini" : "My Phi-2");
+        key_str("general.name", names[i]);
         REQUIRE(load(&v) == HLLM_OK);
         tok(v, "<|end|> \n hi", 12, HLLM_TOKENIZE_PARSE_SPECIAL);
         CHECK(named ? n_ids == 2 : n_ids == 5);
@@ -483,6 +486,12 @@ static void check_bpe(void)
     REQUIRE(load(&v) == HLLM_OK);
     tok(v, "hi hi", 5, 0); CHECK(reads(v, "<|endoftext|>|hi|\xc4\xa0hi"));
     hl_vocab_free(&env, v);
+    bpe_file("gpt-2");                           /* the same for EOS */
+    key_bool(T "add_eos_token", true);
+    REQUIRE(load(&v) == HLLM_OK);
+    CHECK(hl_vocab_special(v, HLLM_SPECIAL_EOS) == -1);
+    tok(v, "hi", 2, 0); CHECK(reads(v, "hi"));
+    hl_vocab_free(&env, v);
     bpe_file("llama-bpe");                       /* asks for BOS but names none: a warning, no BOS */
     REQUIRE(load(&v) == HLLM_OK);
     CHECK(!hl_vocab_adds_bos(v));
@@ -499,6 +508,12 @@ static void check_bpe(void)
     bpe_file("gpt-2");
     REQUIRE(load(&v) == HLLM_OK);
     tok(v, "h\3i", 3, 0); CHECK(reads(v, "h|i"));
+    hl_vocab_free(&env, v);
+    E[1 + 0xf1].type = 4;                        /* so does a byte of a character; alone it is U+FFFD */
+    bpe_file("gpt-2");
+    REQUIRE(load(&v) == HLLM_OK);
+    tok(v, "\xf1\x90\x80\x81", 4, 0); CHECK(n_ids == 3 && ids[0] == 1 + 0x90 && ids[2] == 1 + 0x81);
+    tok(v, "\xf1\x90", 2, 0); CHECK(n_ids == 4 && ids[0] == 1 + 0xef && ids[3] == 1 + 0x90);
     hl_vocab_free(&env, v);
 }
 
@@ -535,7 +550,7 @@ static void check_bytes(void)
 /* Row 43.  Processor time, the best of two; 4 instead of 2.5 leaves room for a busy machine, a quadratic loop is far above. */
 static void check_linear(void)
 {
-    static char text[1 << 19];
+    static char text[1 << 18];
     hl_vocab *v;
     for (int kind = 0; kind < 2; kind++) {
         if (kind) { spm_entries(); add("aa", 3, 1); add("aaaa", 2, 1); add("aab", 1, 1); add("\xe2\x96\x81\xe2\x96\x81", 1, 1); spm_file(); }
@@ -549,7 +564,7 @@ static void check_linear(void)
                 for (int k = 0; k < 2; k++) {
                     clock_t t0 = clock();
                     size_t n = sizeof text >> (1 - half);
-                    if (shape == 1) text[n - 1] = 'x';           /* spaces, then something: \s+$ must not look again and again */
+                    if (shape == 1) text[n - 1] = '1';           /* spaces, then something: \s+$ must not look again and again */
                     tok(v, text, n, 0);
                     if (shape == 1) text[n - 1] = ' ';
                     double s = (double)(clock() - t0) / CLOCKS_PER_SEC;
@@ -617,8 +632,28 @@ static void hostile_tokens(void)
         spm_file(); key_u32(id_keys[i], n_entries - 1); ACCEPTED();
     }
     spm_file(); key_u32(T "add_bos_token", 1); REFUSED(HLLM_E_FORMAT, "no BOOL");
-    /* 35: no text at all, twice */
+    /* 35: no text at all, twice; long texts */
     add("", 0, 1); add("", 0, 1); spm_file(); ACCEPTED(); n_entries = all;
+    static char big[(1 << 20) + 2];
+    memset(big, 'b', sizeof big);
+    for (size_t len = 1 << 20; len <= (1 << 20) + 1; len++) {
+        begin("llama"); key_array(T "tokens", 8, all + 1);
+        for (uint32_t i = 0; i < all; i++) put_str(E[i].text, E[i].n);
+        put_str(big, len);
+        add("", 0, 1); put_scores(); put_types(); n_entries = all;
+        if (len == 1 << 20) ACCEPTED(); else REFUSED(HLLM_E_LIMIT, "1048577 bytes, the limit is 1048576");
+    }
+    for (size_t len = 4096; len <= 4097; len++) {
+        begin("llama"); key_array(T "tokens", 8, all + 1);
+        for (uint32_t i = 0; i < all; i++) put_str(E[i].text, E[i].n);
+        put_str(big, len);
+        add("", 0, 4); put_scores(); put_types(); n_entries = all;
+        if (len == 4096) ACCEPTED(); else REFUSED(HLLM_E_LIMIT, "4097 bytes, the limit is 4096");
+    }
+    /* 32: 2^22 tokens */
+    begin("llama"); key_array(T "tokens", 8, 1 << 22);
+    for (uint32_t i = 0; i < 1 << 22; i++) put64(0);
+    REFUSED(HLLM_E_LIMIT, "4194304 tokens");
     /* 38: one text twice */
     add("a", 0, 1); spm_file(); REFUSED(HLLM_E_FORMAT, "same text \"a\""); n_entries = all;
 }
@@ -659,7 +694,7 @@ static void hostile_merges(void)
 static void hostile_charsmap(void)
 {
     static const struct { unsigned char b[12]; uint64_t n; bool ok; } map[] = {
-        { { 0 }, 0, false }, { { 0 }, 3, false }, { { 4, 0, 0, 0, 1, 1, 1, 1 }, 8, false }, { { 255, 255, 255, 255, 0 }, 5, false },
+        { { 0 }, 0, false }, { { 0 }, 3, false }, { { 8, 0, 0, 0, 1, 1, 1, 0 }, 8, false }, { { 4, 0, 0, 0, 1, 1, 1, 0 }, 8, false }, { { 255, 255, 255, 255, 0 }, 5, false },
         { { 4, 0, 0, 0, 1, 1, 1, 1, 'a' }, 9, false }, { { 4, 0, 0, 0, 1, 1, 1, 1, 'a', 0 }, 10, true }
     };
     spm_entries();

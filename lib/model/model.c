@@ -298,9 +298,7 @@ done:
 /* A tensor that nothing here computes with means that the model is not what we take it for.  These few are leftovers of old converters. */
 static bool is_leftover(const char *name)
 {
-    const char *end = strrchr(name, '.');
     static const char *const known[] = { ".attn_rot_embd", ".rotary_emb.inv_freq", ".attn.bias", ".masked_bias" };
-    (void)end;
     for (size_t i = 0; i < HL_COUNT(known); i++) {
         size_t n = strlen(name), k = strlen(known[i]);
         if (n >= k && memcmp(name + n - k, known[i], k) == 0) return true;
@@ -342,6 +340,7 @@ static hl_status copy_string(ctx *c, const char *key, size_t limit, bool require
         if (required) return hl_fail(c->err, HLLM_E_LIMIT, "%s: key %s has %zu bytes, the limit is %zu", c->path, key, n, limit);
         n = limit;
     }
+    if (required && memchr(text, 0, n)) return hl_fail(c->err, HLLM_E_FORMAT, "%s: key %s has a NUL inside its %zu bytes", c->path, key, n);
     *out = hl_strndup(c->m->env->mem, text, n);
     return *out ? HLLM_OK : HLLM_E_NOMEM;
 }

@@ -1,4 +1,4 @@
-/* Writes the seeds of the gguf fuzz target into the directory named: good files of several kinds, which the fuzzer then spoils. */
+/* Writes the seeds of the fuzz targets gguf and model: good files of several kinds, which the fuzzer then spoils. */
 #include "../../hostile/gguf_writer.h"
 
 static void save(const char *dir, const char *name, gguf_file *f)
@@ -18,7 +18,7 @@ int main(int argc, char **argv)
         { 0, 1, 4 }, { 1, 1, 2 }, { 2, 32, 18 }, { 3, 32, 20 }, { 6, 32, 22 }, { 7, 32, 24 }, { 8, 32, 34 }, { 10, 256, 84 },
         { 11, 256, 110 }, { 12, 256, 144 }, { 13, 256, 176 }, { 14, 256, 210 }, { 20, 32, 18 }, { 23, 256, 136 }, { 30, 1, 2 },
         { 39, 32, 17 } };
-    if (argc != 2) { fprintf(stderr, "usage: gguf_seeds DIRECTORY\n"); return 2; }
+    if (argc != 3) { fprintf(stderr, "usage: gguf_seeds DIRECTORY-FOR-GGUF DIRECTORY-FOR-MODEL\n"); return 2; }
     save(argv[1], "empty", gf_new());
 
     gguf_file *f = gf_new();                           /* every value type, alone and in arrays */
@@ -61,5 +61,34 @@ int main(int argc, char **argv)
     gf_llama_keys(f);
     gf_bpe_vocab(f);
     save(argv[1], "vocabulary", f);
+
+    for (int spm = 0; spm < 2; spm++) {
+        f = gf_new();
+        gf_llama_keys(f);
+        (spm ? gf_spm_vocab : gf_bpe_vocab)(f);
+        save(argv[2], spm ? "spm" : "bpe", f);
+    }
+    f = gf_new();                                      /* whole, with two channels */
+    gf_llama_keys(f);
+    gf_spm_vocab(f);
+    gf_u32(f, "llama.block_count", 1);
+    gf_u32(f, "llama.embedding_length", 2);
+    gf_u32(f, "llama.feed_forward_length", 2);
+    gf_u32(f, "llama.attention.head_count", 1);
+    gf_u32(f, "llama.rope.dimension_count", 2);
+    gf_str(f, "llama.rope.scaling.type", "yarn");
+    gf_f32(f, "llama.rope.scaling.factor", 4);
+    gf_u32(f, "llama.rope.scaling.original_context_length", 16);
+    gf_f32_tensor(f, "token_embd.weight", 2, GF_SPM_VOCAB, 0, 1);
+    gf_f32_tensor(f, "output_norm.weight", 2, 0, 1, 0);
+    static const char *const of_layer[] = { "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down" };
+    gf_f32_tensor(f, "blk.0.attn_norm.weight", 2, 0, 1, 0);
+    gf_f32_tensor(f, "blk.0.ffn_norm.weight", 2, 0, 1, 0);
+    for (size_t i = 0; i < sizeof of_layer / sizeof of_layer[0]; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.0.%s.weight", of_layer[i]);
+        gf_f32_tensor(f, name, 2, 2, 0, 1);
+    }
+    save(argv[2], "llama", f);
     return 0;
 }

@@ -166,18 +166,21 @@ static void print_table(const report *r)
     printf(", %.1f million parameters\n", (double)i->n_params * 1e-6);
     printf("runs        %s\n", r->runs ? "yes, exact" : "no");
     if (!r->runs) printf("why not     %s\n", r->why_not);
-    printf("sizes       %u layers, width %u, feed-forward %u, %u heads of %u on %u KV heads\n", i->n_layers, i->n_embd, i->n_ff, i->n_heads, i->head_dim_k,
-           i->n_heads_kv);
-    printf("context     %u tokens", i->n_ctx_train);
-    if (i->window) printf(", sliding window of %u", i->window);
-    printf("\ntokens      %u, ", i->n_vocab);
+    if (i->n_layers) {                                 /* not of a file that was opened for its vocabulary */
+        printf("sizes       %u layers, width %u, feed-forward %u, %u heads of %u on %u KV heads\n", i->n_layers, i->n_embd, i->n_ff, i->n_heads,
+               i->head_dim_k, i->n_heads_kv);
+        printf("context     %u tokens", i->n_ctx_train);
+        if (i->window) printf(", sliding window of %u", i->window);
+        putchar('\n');
+    }
+    printf("tokens      %u, ", i->n_vocab);
     put_text(model, n_model);
     if (n_pre) fputs(", splitter ", stdout);
     put_text(pre, n_pre);
     printf("\ntemplate    %s\n", r->template_status == HLLM_OK ? r->template_name : r->template_status == HLLM_E_NOT_FOUND ? "none" : "not recognised");
-    printf("tensors     %u, %.1f MiB:", i->n_tensors, (double)i->tensor_bytes / mib);
+    printf("tensors     %u, %.1f MiB", i->n_tensors, (double)i->tensor_bytes / mib);
     for (uint32_t k = 0; k < r->n_types; k++)
-        printf("%s %s %llu (%.1f MiB)", k ? "," : "", r->types[k].name, (unsigned long long)r->types[k].n_tensors, (double)r->types[k].bytes / mib);
+        printf("%s %s %llu (%.1f MiB)", k ? "," : ":", r->types[k].name, (unsigned long long)r->types[k].n_tensors, (double)r->types[k].bytes / mib);
     printf("\nkeys        %u (--json shows them)\n", i->n_keys);
     if (r->has_need)
         printf("memory      %.1f MiB at a context of %u: weights %.1f, KV %.1f, scratch %.1f; %.1f MiB available\n", (double)r->need.total_bytes / mib,

@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const char usage[] =
-    "hllm: run language models that are bigger than the GPU, or bigger than the machine\n"
+    "hllm: runs language models bigger than the GPU, or bigger than the machine\n"
     "\n"
     "  hllm run -m MODEL -p TEXT      continue a text\n"
     "  hllm chat -m MODEL             talk with a model\n"
@@ -29,18 +29,18 @@ static const char help_run[] =
     "hllm run -m MODEL [-p TEXT | -f FILE]   continues the text (or stdin), streaming\n"
     "\n"
     "-n N                  at most N tokens (to the end of the answer or the context)\n"
-    "--greedy              the likeliest token each time, whatever the file's defaults are\n"
-    "--temp T  --top-k K  --top-p P  --min-p P          sampling; 0: the file's default\n"
+    "--greedy              the likeliest token each time, whatever the file asks for\n"
+    "--temp T  --top-k K  --top-p P  --min-p P        sampling; 0: the file's default\n"
     "--repeat-penalty R  --frequency-penalty F  --presence-penalty P\n"
     "--logit-bias ID:B     adds B to a token's logit (repeatable)\n"
     "--seed S              the same seed repeats the run (0)\n"
     "--stop TEXT           ends the answer and is not part of it (repeatable)\n"
     "--ignore-eos          end tokens do not end it\n"
     "--parse-special       control tokens written in the text become those tokens\n"
-    "--logprobs K          after the text: each token, its log-probability, the best K\n"
+    "--logprobs K          after the text: the log-probability of each token, best K\n"
     "--save FILE           writes the conversation to a file\n"
     "--load-session FILE   goes on from such a file; the text given follows it\n"
-    "--stats               speeds, bytes per token, memory, mode, active share on stderr\n"
+    "--stats               speeds, bytes per token, memory, active share on stderr\n"
     COMMON
     "Ctrl-C stops it (exit 130).\n";
 
@@ -67,10 +67,10 @@ static const char help_tokenize[] =
     "A file that holds only a vocabulary will do.\n";
 
 static const char help_detokenize[] =
-    "hllm detokenize -m MODEL   lines of ids on stdin; their exact bytes on stdout\n"
+    "hllm detokenize -m MODEL   lines of ids on stdin; their exact bytes\n"
     "\n"
-    "Two lines' bytes have a NUL between them.  A leading word `tokens` and lines that\n"
-    "begin with `text ` are passed over: the output of tokenize can be fed back.\n"
+    "Two lines' bytes have a NUL between them.  A leading `tokens`, and lines that\n"
+    "begin with `text ` are passed over: output of tokenize can be fed back.\n"
     "--json                {\"text\":...} per line\n"
     "A file that holds only a vocabulary will do.\n";
 

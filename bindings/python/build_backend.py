@@ -28,7 +28,7 @@ from typing import Dict, List, Optional, Tuple
 
 HERE = Path(__file__).resolve().parent
 NAME = "hybridllm"
-NATIVE = ("CMakeLists.txt", "LICENSE", "include", "lib", "backends")          # what the library is made from
+NATIVE = ("CMakeLists.txt", "LICENSE", "THIRD-PARTY", "THIRD-PARTY.md", "include", "lib", "backends")          # what the library is made from
 LIBRARY = "libhybridllm.so"
 PLATFORM_LIBRARIES = re.compile(r"(libc|libm|libpthread|libdl|librt|libgcc_s|ld-linux[-\w]*)\.so\.\d+$")
 
@@ -121,9 +121,13 @@ def bundle(library: Path, folder: Path) -> Dict[str, bytes]:
                 names[name] = f"lib{NAME}-{name.split('.so')[0][3:]}-{digest}.so"
                 copy = folder / names[name]
                 shutil.copy(os.path.realpath(found.group(1)), str(copy))
-                run("patchelf", "--set-soname", names[name], "--set-rpath", "$ORIGIN", str(copy))
+                run("patchelf", "--set-soname", names[name], str(copy))
                 todo.append(copy)
-            run("patchelf", "--replace-needed", name, names[name], str(user))
+            run("patchelf", "--replace-needed", name, names[name], str(user))      # one thing per run: Debian 12's forgets others
+            run("patchelf", "--set-rpath", "$ORIGIN", str(user))
+        left = [name for name in needed(user) if not PLATFORM_LIBRARIES.match(name) and name not in names.values()]
+        if left:
+            raise SystemExit(f"patchelf did not change what {user.name} needs: {' '.join(left)}")
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
@@ -170,7 +174,7 @@ def build_wheel(wheel_directory: str, config_settings: Config = None, metadata_d
     info = f"{NAME}-{version()}.dist-info"
     entries[f"{info}/METADATA"] = metadata().encode()
     entries[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: {NAME} build_backend\nRoot-Is-Purelib: false\nTag: py3-none-{tag}\n".encode()
-    for name in ("LICENSE", "THIRD-PARTY", "THIRD-PARTY.md"):
+    for name in NATIVE[1:4]:
         if (source() / name).is_file():
             entries[f"{info}/licenses/{name}"] = (source() / name).read_bytes()
     record = "".join(f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n"

@@ -7,12 +7,12 @@
 
 Llama is the short way.  Runtime, Model, Engine and Session are the C library's handles: one Engine serves many Sessions.
 """
-from ._core import (Engine, Generation, MachineInfo, MachineSpeed, MemoryNeed, Model, ModelInfo, Runtime, RunStats, Session,
-                    SessionInfo, Steps, TensorInfo, TokenInfo, TokenRecord, chat_template_names)
 from ._ffi import lib as _lib
 from .errors import (ArgumentError, CancelledError, ContextFullError, FileError, FormatError, HybridLLMError, MismatchError,
                      NotFoundError, NumericError, OutOfMemoryError, StateError, UnsupportedError)
 from .llama import Llama
+from .model import Engine, MachineInfo, MachineSpeed, MemoryNeed, Model, ModelInfo, Runtime, TensorInfo, TokenInfo, chat_template_names
+from .session import Generation, RunStats, Session, SessionInfo, Steps, TokenRecord
 
 __version__: str = _lib.hllm_version().decode()
 

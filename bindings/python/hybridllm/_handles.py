@@ -1,30 +1,33 @@
 """What all classes stand on: owned handles, errors from status codes, slow calls that Ctrl-C can end, text and token buffers.
 
-A Handle is freed exactly once, by close() or when its owner is collected or the interpreter exits, and never while another thread is
-inside a call that uses it: the last one out frees it.
+A Handle is freed exactly once, by close() or when its owner is collected, and never while another thread is inside a call that uses it:
+the last one out frees it.  When the interpreter exits, all are freed, unless daemon threads still run, which may be inside: then the
+end of the process does it.
 """
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import threading
 import weakref
 from array import array
-from ctypes import byref, c_int32, c_size_t, c_uint64, c_void_p
-from typing import Any, Callable, List, Optional, Sequence, Union
+from ctypes import byref, c_float, c_int32, c_size_t, c_uint64, c_void_p
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Type, TypeVar, Union
 
 from . import _ffi
 from ._ffi import lib
-from .errors import ArgumentError, HybridLLMError, error_of
+from .errors import ArgumentError, error_of
 
 PathLike = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Progress = Callable[[int, int], None]
+_T = TypeVar("_T", bound=Any)
 
 
 class Handle:
     """A pointer of the library.  `with handle as pointer:` keeps it alive for one call."""
 
-    __slots__ = ("_pointer", "_free", "_what", "_lock", "_users", "_closed", "_pid")
+    __slots__ = ("_pointer", "_free", "_what", "_lock", "_users", "_closed", "_pid", "__weakref__")
 
     def __init__(self, pointer: Optional[int], free: Callable[[Optional[int]], None], what: str) -> None:
         self._pointer, self._free, self._what = pointer, free, what
@@ -32,6 +35,7 @@ class Handle:
         self._users = 0
         self._closed = False
         self._pid = os.getpid()
+        _live.add(self)
 
     def __enter__(self) -> Optional[int]:
         with self._lock:
@@ -63,6 +67,23 @@ class Handle:
             self._free(self._pointer)
 
 
+_live: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+
+
+@atexit.register
+def _exit() -> None:
+    if threading.active_count() == 1:
+        for handle in list(_live):
+            handle.close()
+
+
+def when_collected(owner: object, call: Callable[..., object], *arguments: object) -> "weakref.finalize[Any, Any]":
+    """Calls it once: when the owner is collected or the result is called; not at exit, that is _exit's."""
+    finalizer = weakref.finalize(owner, call, *arguments)
+    setattr(finalizer, "atexit", False)
+    return finalizer
+
+
 class Owner:
     """Base of Runtime, Model, Engine and Session: a handle, close(), the with statement."""
 
@@ -71,7 +92,7 @@ class Owner:
 
     def _own(self, handle: Handle, close: Optional[Callable[[], None]] = None) -> None:
         self._handle = handle
-        self._finalizer = weakref.finalize(self, close or handle.close)
+        self._finalizer = when_collected(self, close or handle.close)
 
     def close(self) -> None:
         """Frees it now.  Any number of times; other threads' calls end first."""
@@ -108,27 +129,35 @@ def check(rc: int, last_error: Any, pointer: Optional[int]) -> None:
 
 def run_slow(call: Callable[[], int], cancel: Callable[[], object], tick: Optional[Callable[[], None]] = None) -> int:
     """Runs one long C call.  On the main thread it runs beside it, so that Ctrl-C (or an exception of tick, which is called every
-    50 ms) cancels it at once; the call has always ended when this returns or raises."""
+    20 ms) cancels it at once; the call has always ended when this returns or raises."""
     if tick is None and threading.current_thread() is not threading.main_thread():
         return call()
     result: List[int] = []
-    ended = threading.Event()
+    lock, ended = threading.Lock(), threading.Event()
+    begun = given_up = False
 
     def work() -> None:
+        nonlocal begun
+        with lock:
+            if given_up:
+                return
+            begun = True
         try:
             result.append(call())
         finally:
             ended.set()
 
-    threading.Thread(target=work, name="hybridllm", daemon=True).start()
     try:
-        while not ended.wait(0.05):
+        threading.Thread(target=work, name="hybridllm", daemon=True).start()
+        while not ended.wait(0.02):
             if tick is not None:
                 tick()
     except BaseException:
-        while not ended.is_set():
-            cancel()
+        with lock:   # the interrupt may come before the thread runs: then it never makes the call
+            given_up = True
+        while begun and not ended.is_set():
             try:
+                cancel()
                 ended.wait(0.01)
             except KeyboardInterrupt:
                 pass
@@ -192,6 +221,20 @@ def token_array(tokens: Sequence[int]) -> Any:
     return (c_int32 * len(data)).from_buffer(data) if len(data) else (c_int32 * 0)()
 
 
+def choice(name: str, value: str, known: Mapping[str, int]) -> int:
+    if value not in known:
+        raise error_of(_ffi.E_ARG, f"{name} is {value!r}, expected one of {', '.join(known)}")
+    return known[value]
+
+
+def floats(n: int) -> "array[float]":
+    return array("f", bytes(4 * n))
+
+
+def float_pointer(values: "array[float]") -> Any:
+    return (c_float * len(values)).from_buffer(values) if len(values) else (c_float * 0)()
+
+
 # ---- outputs of the rule "HLLM_E_BUFFER: the needed count was returned" ----
 
 def read_tokens(call: Callable[[Any, int, Any], int], guess: int) -> "tuple[int, List[int]]":
@@ -216,4 +259,15 @@ def read_bytes(call: Callable[[Any, int, Any], int], guess: int) -> "tuple[int, 
         guess = n.value
 
 
-__all__ = ["Handle", "HybridLLMError", "Owner", "PathLike", "Progress"]
+def copy(cls: Type[_T], raw: Any) -> _T:
+    """A struct as its NamedTuple: same names, bytes as str, arrays as lists."""
+    values: List[Any] = []
+    for name in cls._fields:
+        value = getattr(raw, name)
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        elif isinstance(value, ctypes.Array):
+            value = list(value)
+        values.append(value)
+    made: _T = cls(*values)
+    return made

@@ -6,6 +6,9 @@ the model file's own value (general.sampling.*) before llama-cpp-python's number
 """
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 import os
 import random
 import time
@@ -15,9 +18,10 @@ from array import array
 from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Tuple, Union, cast, overload
 
 from . import _ffi
-from ._core import Engine, Generation, Model, Runtime, Session, TokenRecord
 from ._handles import PathLike, Progress
 from .errors import error_of
+from .model import Engine, Model, Runtime
+from .session import Generation, Session, TokenRecord
 from .types import (ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, CompletionUsage, CreateChatCompletionResponse,
                     CreateChatCompletionStreamResponse, CreateCompletionResponse, CreateCompletionStreamResponse,
                     CreateEmbeddingResponse, FinishReason)
@@ -37,17 +41,18 @@ _NEUTRAL: Dict[str, Any] = {
     "mirostat_mode": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "functions": None, "function_call": None, "tools": None,
     "tool_choice": None, "response_format": None, "draft_model": None, "lora_path": None, "tensor_split": None,
     "rope_freq_base": 0.0, "rope_freq_scale": 0.0, "chat_handler": None, "tokenizer": None, "kv_overrides": None,
-    "user": None, "n": 1, "best_of": 1,
+    "user": None, "n": 1, "best_of": 1, "vocab_only": False, "penalize_nl": True, "last_n_tokens_size": 64,
 }
 _CHAT_FORMATS = {"llama-2": "llama2", "llama-3": "llama3", "mistral-instruct": "mistral-v3", "qwen": "chatml", "phi-3": "phi3"}
 _KV_OF_GGML = {0: "f32", 1: "f16", 8: "q8_0"}
-_FILE_ONLY = {"verbose", "n_gpu_layers", "n_threads_batch", "use_mlock", "embedding", "logits_all", "offload_kqv", "flash_attn",
-              "last_n_tokens_size", "n_ubatch", "main_gpu", "split_mode", "model", "penalize_nl", "vocab_only"}
+# Hints on how to compute, and switches for what is always on here; model: the name in the results.
+_HINTS = {"n_threads_batch", "n_ubatch", "use_mlock", "offload_kqv", "flash_attn", "main_gpu", "split_mode", "embedding", "logits_all",
+          "model"}
 
 
 def _refuse_unsupported(given: Mapping[str, Any], where: str) -> None:
     for name, value in given.items():
-        if name in _FILE_ONLY:
+        if name in _HINTS:
             continue
         if name not in _NEUTRAL:
             raise TypeError(f"{where}() got an unexpected keyword argument {name!r}")
@@ -237,39 +242,70 @@ class Llama:
         """Continues a text.  Control tokens spelled out in the prompt are parsed, so do not put users' text in it: that is what
         create_chat_completion is for.  max_tokens None or 0: until the end.  None elsewhere: the file's value, else
         llama-cpp-python's (temperature 0.8, top_p 0.95, min_p 0.05, top_k 40); temperature 0: greedy.
-        With echo, logprobs are those of the generated tokens.
+        logprobs: that many alternatives per token; with echo also of the prompt's tokens (worked out in Python: slow for long ones).
         stream: returns an iterator of chunks; closing it or leaving the loop cancels."""
         _refuse_unsupported(other, "create_completion")
-        generation = self._start(self._prompt_tokens(prompt), {
+        tokens = self._prompt_tokens(prompt)
+        head, head_logprobs = "", None
+        if echo:
+            head = prompt if isinstance(prompt, str) else self.model.detokenize(prompt).decode("utf-8", "replace")
+            head_logprobs = self._prompt_logprobs(tokens, logprobs) if logprobs is not None else None
+        generation = self._start(tokens, {
             "max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "min_p": min_p, "top_k": top_k, "stop": stop,
             "seed": seed, "repeat_penalty": repeat_penalty, "frequency_penalty": frequency_penalty,
             "presence_penalty": presence_penalty, "logit_bias": logit_bias, "n_logprobs": logprobs,
             "records": logprobs is not None})
-        head = ""
-        if echo:
-            head = prompt if isinstance(prompt, str) else self.model.detokenize(prompt).decode("utf-8", "replace")
         common = {"id": f"cmpl-{uuid.uuid4()}", "object": "text_completion", "created": int(time.time()),
                   "model": other.get("model") or self.model_path}
         probabilities = _Logprobs(self.model, generation, len(head)) if logprobs is not None else None
         if stream:
-            return self._completion_chunks(generation, common, head, probabilities)
+            return self._completion_chunks(generation, common, head, head_logprobs, probabilities)
         text = "".join(generation)
-        choice = _choice(head + text, probabilities.completion(text, True) if probabilities else None, generation.finish_reason)
-        return {**common, "choices": [choice], "usage": _usage(generation)}
+        found = probabilities.completion(text, True) if probabilities else None
+        if head_logprobs and found:
+            both: List[Any] = [head_logprobs, found]
+            found = cast(CompletionLogprobs, {name: both[0][name] + both[1][name] for name in both[0]})
+        return {**common, "choices": [_choice(head + text, found, generation.finish_reason)], "usage": _usage(generation)}
 
     __call__ = create_completion
 
     @staticmethod
-    def _completion_chunks(generation: Generation, common: Mapping[str, Any], head: str,
+    def _completion_chunks(generation: Generation, common: Mapping[str, Any], head: str, head_logprobs: Optional[CompletionLogprobs],
                            probabilities: "Optional[_Logprobs]") -> Iterator[CreateCompletionStreamResponse]:
+        def chunk(text: str, logprobs: Optional[CompletionLogprobs], reason: Optional[str]) -> CreateCompletionStreamResponse:
+            return cast(CreateCompletionStreamResponse, {**common, "choices": [_choice(text, logprobs, reason)]})
         with generation:
             if head:
-                yield cast(CreateCompletionStreamResponse, {**common, "choices": [_choice(head, None, None)]})
+                yield chunk(head, head_logprobs, None)
             for text in generation:
-                yield cast(CreateCompletionStreamResponse, {**common, "choices": [
-                    _choice(text, probabilities.completion(text, False) if probabilities else None, None)]})
-            yield cast(CreateCompletionStreamResponse, {**common, "choices": [
-                _choice("", probabilities.completion("", True) if probabilities else None, generation.finish_reason)]})
+                yield chunk(text, probabilities.completion(text, False) if probabilities else None, None)
+            yield chunk("", probabilities.completion("", True) if probabilities else None, generation.finish_reason)
+
+    def _prompt_logprobs(self, tokens: Sequence[int], n_top: int) -> CompletionLogprobs:
+        """Of each prompt token after those before it; None for the first.  Leaves the prompt in the session."""
+        session = self.session
+        names = [_name(self.model, token) for token in tokens]
+        names[:1] = [self.model.detokenize(tokens[:1], special=True).decode("utf-8", "replace")]
+        values: List[Optional[float]] = [None]
+        tops: List[Optional[Dict[str, float]]] = [None]
+        with session.exclusive():
+            step = session.info().micro_batch
+            session.rewind(0)
+            for first in range(0, len(tokens), step):
+                part = tokens[first:first + step]
+                session.eval(part)
+                for position in range(first, min(first + len(part), len(tokens) - 1)):
+                    logits = session.logits(position)
+                    highest = max(logits)
+                    total = highest + math.log(sum(math.exp(x - highest) for x in logits))
+                    best = heapq.nlargest(n_top, range(len(logits)), key=lambda t: logits[t])
+                    value = logits[tokens[position + 1]] - total
+                    top = {_name(self.model, t): logits[t] - total for t in best}
+                    top.setdefault(names[position + 1], value)
+                    values.append(value)
+                    tops.append(top)
+        offsets = [0, *itertools.accumulate(map(len, names))][:-1]
+        return {"text_offset": offsets, "tokens": names, "token_logprobs": values, "top_logprobs": tops}
 
     # -- chat --
 
@@ -376,6 +412,15 @@ def _choice(text: str, logprobs: Optional[CompletionLogprobs], reason: Optional[
     return {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": cast(Optional[FinishReason], reason)}
 
 
+def _piece(model: Model, token: int) -> bytes:
+    """A token's text inside a text, control tokens spelled out."""
+    return model.detokenize([token], special=True, continues=True)
+
+
+def _name(model: Model, token: int) -> str:
+    return _piece(model, token).decode("utf-8", "replace")
+
+
 class _Logprobs:
     """Pairs token records with the text that was handed out: a token belongs to the chunk that its text ends in."""
 
@@ -395,27 +440,22 @@ class _Logprobs:
                 found.append((self._offset + len(self._text[:begin].decode("utf-8", "ignore")), record))
         return found
 
-    def _piece(self, token: int) -> bytes:
-        return self._model.detokenize([token], special=True, continues=True)
-
-    def _name(self, token: int) -> str:
-        return self._piece(token).decode("utf-8", "replace")
-
     def completion(self, text: str, last: bool) -> CompletionLogprobs:
         taken = self._take(text, last)
         return {"text_offset": [offset for offset, _ in taken], "token_logprobs": [r.logprob for _, r in taken],
-                "tokens": [self._name(r.token) for _, r in taken],
+                "tokens": [_name(self._model, r.token) for _, r in taken],
                 "top_logprobs": [self._top(r) for _, r in taken]}
 
     def _top(self, record: TokenRecord) -> Dict[str, float]:
-        best = {self._name(token): value for token, value in record.top}
-        best.setdefault(self._name(record.token), record.logprob)
+        best = {_name(self._model, token): value for token, value in record.top}
+        best.setdefault(_name(self._model, record.token), record.logprob)
         return best
 
     def _one(self, token: int, value: float) -> Dict[str, Any]:
-        piece = self._piece(token)
+        piece = _piece(self._model, token)
         return {"token": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": value}
 
     def chat(self, text: str, last: bool) -> ChatLogprobs:
-        content = [{**self._one(r.token, r.logprob), "top_logprobs": [self._one(t, v) for t, v in r.top]} for _, r in self._take(text, last)]
+        content = [{**self._one(r.token, r.logprob), "top_logprobs": [self._one(t, v) for t, v in r.top]}
+                   for _, r in self._take(text, last)]
         return {"content": cast(List[ChatTokenLogprob], content), "refusal": None}

@@ -311,10 +311,24 @@ static void cpu_ffn_act(hl_stream *s, uint32_t kind, float *y, size_t y_stride, 
     for_each(s, n_tok, (size_t)n * 8, 1, act_rows, &a);
 }
 
-static void cpu_add(hl_stream *s, float *restrict y, const float *restrict x, size_t n)
+enum { ADD_BLOCK = 4096 };
+
+typedef struct add_arg { float *y; const float *x; size_t n; } add_arg;
+
+static void add_blocks(void *v, uint32_t b0, uint32_t b1, uint32_t thread)
 {
-    (void)s;
-    for (size_t i = 0; i < n; i++) y[i] += x[i];
+    const add_arg *a = v;
+    float *restrict y = a->y;
+    const float *restrict x = a->x;
+    const size_t end = HL_MIN(a->n, (size_t)b1 * ADD_BLOCK);
+    (void)thread;
+    for (size_t i = (size_t)b0 * ADD_BLOCK; i < end; i++) y[i] += x[i];
+}
+
+static void cpu_add(hl_stream *s, float *y, const float *x, size_t n)
+{
+    add_arg a = { y, x, n };
+    for_each(s, (uint32_t)((n + ADD_BLOCK - 1) / ADD_BLOCK), ADD_BLOCK / 4, 1, add_blocks, &a);
 }
 
 static void cpu_softcap(hl_stream *s, float *y, size_t n, float cap) { s->d->k->softcap(y, n, cap); }

@@ -26,6 +26,7 @@ static inline __m256i part_mask(uint32_t n)
 static inline vf vf_load_part(const void *p, uint32_t n) { return _mm256_maskload_ps((const float *)p, part_mask(n)); }
 static inline void vf_store_part(void *p, vf v, uint32_t n) { _mm256_maskstore_ps((float *)p, part_mask(n), v); }
 static inline vf vf_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline vf vf_load_bf16(const void *p) { return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16); }
 static inline vf vf_load_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
 static inline float f16_f32(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
 
@@ -142,16 +143,21 @@ static inline __attribute__((always_inline)) void tile_dots(vi dots[TILE_VECTORS
     }
 }
 
+#define PANEL_SHAPES                                                                                                                             \
+    PANEL_SHAPE(plain_15, false, false, 15) PANEL_SHAPE(plain_31, false, false, 31) PANEL_SHAPE(plain_255, false, false, 255)                    \
+    PANEL_SHAPE(mins_15, false, true, 15) PANEL_SHAPE(mins_31, false, true, 31)                                                                  \
+    PANEL_SHAPE(halves_15, true, false, 15) PANEL_SHAPE(halves_63, true, false, 63) PANEL_SHAPE(halves_mins_15, true, true, 15)
+
 #include "kern_x86.h"
 
 static double probe_int8(uint64_t rounds)
 {
-    vi acc[8], a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(1), one = _mm256_set1_epi16(1), t;
-    UNROLL for (int k = 0; k < 8; k++) acc[k] = zero();
+    vi acc[12], a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(1), one = _mm256_set1_epi16(1), t;
+    UNROLL for (int k = 0; k < 12; k++) acc[k] = zero();
     for (uint64_t r = 0; r < rounds; r++)
-        UNROLL for (int k = 0; k < 8; k++)
+        UNROLL for (int k = 0; k < 12; k++)
             __asm__ volatile("vpmaddubsw %3, %2, %1\n\tvpmaddwd %4, %1, %1\n\tvpaddd %1, %0, %0" : "+x"(acc[k]), "=&x"(t) : "x"(a), "x"(b), "x"(one));
-    return (double)rounds * 8 * 64;
+    return (double)rounds * 12 * 64;
 }
 
 static inline __attribute__((always_inline)) uint64_t read_streams(const uint8_t *p, size_t each, const size_t n)

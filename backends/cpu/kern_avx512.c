@@ -22,6 +22,7 @@ static inline vf vf_load_part(const void *p, uint32_t n) { return _mm512_maskz_l
 static inline void vf_store_part(void *p, vf v, uint32_t n) { _mm512_mask_storeu_ps(p, part_mask(n), v); }
 static inline vf vf_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 static inline vf vf_load_f16_part(const void *p, uint32_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(part_mask(n), p)); }
+static inline vf vf_load_bf16(const void *p) { return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16); }
 static inline vf vf_load_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
 static inline float f16_f32(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
 
@@ -145,6 +146,19 @@ static inline __attribute__((always_inline)) void tile_dots(vi dots[TILE_VECTORS
     }
 }
 
+/* vpdpbusd does not saturate: how large a byte may be is no part of the shape. */
+#define panel_plain_15 panel_plain
+#define panel_plain_31 panel_plain
+#define panel_plain_255 panel_plain
+#define panel_mins_15 panel_mins
+#define panel_mins_31 panel_mins
+#define panel_halves_15 panel_halves
+#define panel_halves_63 panel_halves
+#define panel_halves_mins_15 panel_halves_mins
+#define PANEL_SHAPES                                                                                                                             \
+    PANEL_SHAPE(plain, false, false, 255) PANEL_SHAPE(mins, false, true, 255)                                                                    \
+    PANEL_SHAPE(halves, true, false, 255) PANEL_SHAPE(halves_mins, true, true, 255)
+
 #include "kern_x86.h"
 
 static double probe_int8(uint64_t rounds)
@@ -166,7 +180,10 @@ static inline __attribute__((always_inline)) uint64_t read_streams(const uint8_t
             acc[s][1] = _mm512_add_epi64(acc[s][1], _mm512_loadu_si512(p + s * each + i + 64));
         }
     UNROLL for (size_t s = 0; s < n; s++) sum = _mm512_add_epi64(sum, _mm512_add_epi64(acc[s][0], acc[s][1]));
-    return (uint64_t)_mm512_reduce_add_epi64(sum);
+    uint64_t lane[8], total = 0;                       /* wraps: unsigned */
+    _mm512_storeu_si512(lane, sum);
+    for (int i = 0; i < 8; i++) total += lane[i];
+    return total;
 }
 
 static uint64_t probe_read(const void *data, size_t bytes, uint32_t streams)

@@ -17,8 +17,16 @@ enum { KV_TILE = 64 };                                 /* positions per softmax 
 enum { Q8_STEP_FIRST = 128, Q8_STEPS = 8, Q8_T_MAX = 32512 };
 #define Q8_SMALLEST 0x1p-96f                           /* below it Q8_T_MAX / amax might overflow: such a block is zero */
 
-/* In front of a loop of few, constant rounds over vectors, which have to end up in registers. */
-#ifdef __clang__
+/* In front of a loop of few, constant rounds over vectors, which have to end up in registers.  Not in builds with a sanitizer: its
+ * checks are many more instructions, which take minutes to compile when they are repeated. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer) || __has_feature(undefined_behavior_sanitizer)
+#define HL_SANITIZED
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(HL_SANITIZED)
+#define UNROLL
+#elif defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL _Pragma("GCC unroll 16")

@@ -7,7 +7,7 @@
  *   vf_fma(a, b, c)              a * b + c, rounded once
  *   vf_load_part(p, n)           the first n floats of a vector, 0 < n <= VW, zeros after them; reads no further
  *   vf_store_part(p, v, n)
- *   vf_load_f16(p), vf_load_f16_part(p, n), vf_load_i8(p), vf_store_f16_part(p, v, n)
+ *   vf_load_f16(p), vf_load_f16_part(p, n), vf_load_bf16(p), vf_load_i8(p), vf_store_f16_part(p, v, n)
  *   f16_f32(h)
  *   vf_sum4(a, b, c, d)          f4 of four sums over lanes, each in the same fixed order
  * Static-inline throughout, so that no code compiled with one instruction set can be called from another's file.
@@ -22,13 +22,6 @@ static inline vf vf_set1(float f) { return f - (vf){ 0 }; }       /* not 0 + f: 
 static inline vf vf_select(vs mask, vf a, vf b) { return (vf)(((vs)a & mask) | ((vs)b & ~mask)); }
 static inline vf vf_abs(vf a) { return (vf)((vs)a & 0x7FFFFFFF); }
 static inline float vf_sum(vf a) { return vf_sum4(a, a, a, a)[0]; }
-
-static inline vf vf_load_bf16(const void *p)
-{
-    uint16_t half __attribute__((vector_size(2 * VW)));
-    memcpy(&half, p, sizeof half);
-    return (vf)(__builtin_convertvector(half, vu) << 16);
-}
 
 /* ---- exp and tanh ---- */
 

@@ -19,10 +19,13 @@
  *   shuffle(table, index), unpack_{lo,hi}{32,64}(a, b), lanes_even(a, b), lanes_odd(a, b): per 128-bit lane; lanes of each row
  *   dot(u, a, wide)                    int32 sums of 4 products; wide: u was made with BIAS
  *   nibbles(v), table_16(t), zero(), add, times, to_f, pick_even, pick_odd, sum_rows(a, b, c, d, sum): as they say
+ *   PANEL_SHAPES                       PANEL_SHAPE(name, halves, mins, largest) for the shapes below; one may stand for others
  *   tile_dots(dots, w, row_vectors, a, n_tok, halves, largest)
  *                                      adds a unit's products: dots[TILE_VECTORS][TILE_ACTS][2] += w[k * row_vectors + i] . a[it]->tile[i]
  */
 typedef struct unit_scales { vf scale[2], min[2]; } unit_scales;       /* of columns 0..15 and 16..31 of each group, if they differ */
+
+typedef void panel_fn(float *y, size_t stride, const vb *panel, uint32_t n_rows, uint32_t cols, const void *act, uint32_t n_tok, int32_t offset);
 
 /* What the code for one type is made from; all constant when inlined. */
 typedef struct quant {
@@ -32,6 +35,7 @@ typedef struct quant {
     int32_t offset;
     bool halves, mins, small;                          /* two scales per group; minimums; blocks of 32, so that the last unit may be short */
     int32_t largest;                                   /* of u; 255: made with BIAS */
+    panel_fn *panel;                                   /* the product for this shape */
 } quant;
 
 static inline vb bytes_set(uint8_t b) { return (vb){ 0 } + b; }
@@ -258,7 +262,7 @@ static inline __attribute__((always_inline)) vf add_unit(vf acc, const vi dots[2
 static inline __attribute__((always_inline)) void first_dots(vi dots[2], const hl_q8_unit *a, const quant t)
 {
     dots[0] = dots[1] = zero();
-    if (!t.offset) return;
+    if (t.mins) return;                                /* these have no offset */
     vi low = both_32(a->isum[0]), high = both_32(a->isum[1]);
     if (t.halves) dots[1] = times(high, -t.offset);
     dots[0] = times(t.halves ? low : add(low, high), -t.offset);
@@ -317,21 +321,17 @@ enum { PREFETCH_AHEAD = 2048 };
 static inline __attribute__((always_inline)) void matmul_direct(float *y, const uint8_t *w, size_t row_bytes, uint32_t n_rows, uint32_t cols,
                                                                 const hl_q8_unit *a, const quant t)
 {
-    uint32_t step = (n_rows + ROWS - 1) / ROWS, full = cols / 256, left = cols % 256 / 32;
+    uint32_t step = (n_rows + ROWS - 1) / ROWS, full = cols / 256, n_units = (cols + 255) / 256;
     for (uint32_t ir = 0; ir < step; ir++) {
         rows r = rows_at(w, row_bytes, ir, step, n_rows);
+        short_unit last;
         vf acc = { 0 };
-        uint32_t iu = 0;
-        for (; iu < full; iu++) {
+        for (uint32_t iu = 0; iu < n_units; iu++) {
+            if (t.small && iu == full) complete(&last, &r, cols % 256 / 32 * (t.unit_bytes / 8));
             for (int k = 0; k < ROWS; k++)
                 for (uint32_t at = 0; at < t.unit_bytes; at += 64) _mm_prefetch((const char *)r.at[k] + PREFETCH_AHEAD + at, _MM_HINT_T0);
             acc = unit_direct(acc, &r, a + iu, t);
             rows_next(&r, t.unit_bytes);
-        }
-        if (t.small && left) {
-            short_unit last;
-            complete(&last, &r, left * (t.unit_bytes / 8));
-            acc = unit_direct(acc, &r, a + iu, t);
         }
         float sum[4][ROWS];
         sum_rows(acc, acc, acc, acc, sum);
@@ -375,16 +375,13 @@ static inline __attribute__((always_inline)) void pack_unit(vb *to, const rows *
 static inline __attribute__((always_inline)) void pack_rows(vb *to, const uint8_t *w, size_t row_bytes, uint32_t ir, uint32_t n_rows, uint32_t cols,
                                                             const quant t)
 {
-    uint32_t full = cols / 256, left = cols % 256 / 32;
+    uint32_t full = cols / 256, n_units = (cols + 255) / 256;
     rows r = rows_at(w, row_bytes, ir, 1, n_rows);
-    for (uint32_t iu = 0; iu < full; iu++, to += UNIT_VECTORS) {
+    short_unit last;
+    for (uint32_t iu = 0; iu < n_units; iu++, to += UNIT_VECTORS) {
+        if (t.small && iu == full) complete(&last, &r, cols % 256 / 32 * (t.unit_bytes / 8));
         pack_unit(to, &r, t);
         rows_next(&r, t.unit_bytes);
-    }
-    if (t.small && left) {
-        short_unit last;
-        complete(&last, &r, left * (t.unit_bytes / 8));
-        pack_unit(to, &r, t);
     }
 }
 
@@ -437,6 +434,15 @@ static inline __attribute__((always_inline)) void matmul_panel(float *y, size_t 
     }
 }
 
+/* The panel's product depends on a type's shape only: one copy for each shape. */
+#define PANEL_SHAPE(name, two, minimums, most)                                                                                                   \
+    static __attribute__((noinline)) void panel_##name(float *y, size_t stride, const vb *panel, uint32_t n_rows, uint32_t cols, const void *a,      \
+                                                       uint32_t n_tok, int32_t offset)                                                           \
+    {                                                                                                                                            \
+        matmul_panel(y, stride, panel, n_rows, cols, a, n_tok, (const quant){ NULL, NULL, 0, offset, two, minimums, false, most, NULL });              \
+    }
+PANEL_SHAPES
+
 enum { FEW_TOKENS = 2 };                               /* up to here unpacking anew per token is cheaper than a panel */
 
 static inline __attribute__((always_inline)) void matmul_type(float *y, size_t stride, const uint8_t *w, size_t row_bytes, uint32_t n_rows, uint32_t cols,
@@ -453,7 +459,7 @@ static inline __attribute__((always_inline)) void matmul_type(float *y, size_t s
         uint32_t n = HL_MIN(n_rows - ir, (uint32_t)PANEL_ROWS), n_vectors = (uint32_t)hl_align_up((n + ROWS - 1) / ROWS, TILE_VECTORS);
         for (uint32_t k = 0; k < n_vectors; k++)
             pack_rows(panel + (size_t)k * ((cols + 255) / 256) * UNIT_VECTORS, w + ir * row_bytes, row_bytes, k * ROWS, n, cols, t);
-        matmul_panel(y + ir, stride, panel, n, cols, act_base, n_tok, t);
+        t.panel(y + ir, stride, panel, n, cols, act_base, n_tok, t.offset);
     }
 }
 
@@ -463,27 +469,27 @@ static size_t matmul_scratch(uint32_t cols)
     return HL_MAX(panel, (size_t)cols * 4);            /* or 4 rows as floats */
 }
 
-#define QUANT_TYPE(name, unpack_fn, scales_fn, bytes, off, two, minimums, blocks_32, most)                                                       \
+#define QUANT_TYPE(name, unpack_fn, scales_fn, bytes, off, two, minimums, blocks_32, most, shape)                                                       \
     static __attribute__((noinline)) void matmul_##name(float *y, size_t stride, const uint8_t *w, size_t row_bytes, uint32_t n_rows,            \
                                                         uint32_t cols, const void *a, uint32_t n_tok, float *scratch)                          \
     {                                                                                                                                            \
         matmul_type(y, stride, w, row_bytes, n_rows, cols, a, n_tok, scratch,                                                                     \
-                    (const quant){ unpack_fn, scales_fn, bytes, off, two, minimums, blocks_32, most });                                          \
+                    (const quant){ unpack_fn, scales_fn, bytes, off, two, minimums, blocks_32, most, panel_##shape });                                          \
     }
 
-QUANT_TYPE(q4_0, unpack_q4_0, scales_18, 8 * sizeof(hl_block_q4_0), 8, false, false, true, 15)
-QUANT_TYPE(q4_1, unpack_q4_1, scales_q4_1, 8 * sizeof(hl_block_q4_1), 0, false, true, true, 15)
-QUANT_TYPE(q5_0, unpack_q5_0, scales_q5_0, 8 * sizeof(hl_block_q5_0), 16, false, false, true, 31)
-QUANT_TYPE(q5_1, unpack_q5_1, scales_q5_1, 8 * sizeof(hl_block_q5_1), 0, false, true, true, 31)
-QUANT_TYPE(q8_0, unpack_q8_0, scales_q8_0, 8 * sizeof(hl_block_q8_0), BIAS, false, false, true, 255)
-QUANT_TYPE(iq4_nl, unpack_iq4_nl, scales_18, 8 * sizeof(hl_block_iq4_nl), BIAS, false, false, true, 255)
-QUANT_TYPE(mxfp4, unpack_mxfp4, scales_mxfp4, 8 * sizeof(hl_block_mxfp4), 12, false, false, true, 31)
-QUANT_TYPE(q2_K, unpack_q2_K, scales_q2_K, sizeof(hl_block_q2_K), 0, true, true, false, 15)
-QUANT_TYPE(q3_K, unpack_q3_K, scales_q3_K, sizeof(hl_block_q3_K), 4, true, false, false, 15)
-QUANT_TYPE(q4_K, unpack_q4_K, scales_q4_K, sizeof(hl_block_q4_K), 0, false, true, false, 15)
-QUANT_TYPE(q5_K, unpack_q5_K, scales_q4_K, sizeof(hl_block_q5_K), 0, false, true, false, 31)
-QUANT_TYPE(q6_K, unpack_q6_K, scales_q6_K, sizeof(hl_block_q6_K), 32, true, false, false, 63)
-QUANT_TYPE(iq4_xs, unpack_iq4_xs, scales_iq4_xs_rows, sizeof(hl_block_iq4_xs), BIAS, false, false, false, 255)
+QUANT_TYPE(q4_0, unpack_q4_0, scales_18, 8 * sizeof(hl_block_q4_0), 8, false, false, true, 15, plain_15)
+QUANT_TYPE(q4_1, unpack_q4_1, scales_q4_1, 8 * sizeof(hl_block_q4_1), 0, false, true, true, 15, mins_15)
+QUANT_TYPE(q5_0, unpack_q5_0, scales_q5_0, 8 * sizeof(hl_block_q5_0), 16, false, false, true, 31, plain_31)
+QUANT_TYPE(q5_1, unpack_q5_1, scales_q5_1, 8 * sizeof(hl_block_q5_1), 0, false, true, true, 31, mins_31)
+QUANT_TYPE(q8_0, unpack_q8_0, scales_q8_0, 8 * sizeof(hl_block_q8_0), BIAS, false, false, true, 255, plain_255)
+QUANT_TYPE(iq4_nl, unpack_iq4_nl, scales_18, 8 * sizeof(hl_block_iq4_nl), BIAS, false, false, true, 255, plain_255)
+QUANT_TYPE(mxfp4, unpack_mxfp4, scales_mxfp4, 8 * sizeof(hl_block_mxfp4), 12, false, false, true, 31, plain_31)
+QUANT_TYPE(q2_K, unpack_q2_K, scales_q2_K, sizeof(hl_block_q2_K), 0, true, true, false, 15, halves_mins_15)
+QUANT_TYPE(q3_K, unpack_q3_K, scales_q3_K, sizeof(hl_block_q3_K), 4, true, false, false, 15, halves_15)
+QUANT_TYPE(q4_K, unpack_q4_K, scales_q4_K, sizeof(hl_block_q4_K), 0, false, true, false, 15, mins_15)
+QUANT_TYPE(q5_K, unpack_q5_K, scales_q4_K, sizeof(hl_block_q5_K), 0, false, true, false, 31, mins_31)
+QUANT_TYPE(q6_K, unpack_q6_K, scales_q6_K, sizeof(hl_block_q6_K), 32, true, false, false, 63, halves_63)
+QUANT_TYPE(iq4_xs, unpack_iq4_xs, scales_iq4_xs_rows, sizeof(hl_block_iq4_xs), BIAS, false, false, false, 255, plain_255)
 
 static void matmul_q8(uint32_t dtype, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
                       uint32_t cols, const void *a, uint32_t n_tok, float *restrict scratch)

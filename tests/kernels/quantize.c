@@ -27,7 +27,7 @@ static double plain_error(const float *x, uint32_t n)  /* of d = max / 127 */
     double error = 0;
     for (uint32_t ib = 0; ib < n / 32; ib++) {
         double amax = 0;
-        for (uint32_t i = 0; i < 32; i++) amax = fmax(amax, fabs(x[ib * 32 + i]));
+        for (uint32_t i = 0; i < 32; i++) if (fabs(x[ib * 32 + i]) > amax) amax = fabs(x[ib * 32 + i]);
         for (uint32_t i = 0; i < 32; i++) {
             double e = x[ib * 32 + i] - rint(x[ib * 32 + i] * 127 / amax) * amax / 127;
             error += e * e;
@@ -56,7 +56,7 @@ static void check_error(const hl_cpu_kernels *k, const float *x, hl_q8_unit *u)
         double amax = 0, xq = 0, qq = 0;
         for (uint32_t i = ib * 32; i < ib * 32 + 32; i++) {
             double q = u[i / 256].q[i % 256];
-            amax = fmax(amax, fabs(x[i]));
+            if (fabs(x[i]) > amax) amax = fabs(x[i]);
             xq += x[i] * q;
             qq += q * q;
         }

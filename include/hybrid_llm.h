@@ -12,8 +12,8 @@
  *   Errors   Every fallible function returns hllm_status: 0 is success, negative is an error.  On an error every output is
  *            NULL or 0 and nothing needs cleanup.  The text (what, where, value, limit) is copied out of a handle with its
  *            hllm_..._last_error function: the handle that was the first argument of the failed call.
- *   Threads  A const handle may be used by many threads at once; a non-const one by one thread at a time (a second one gets
- *            HLLM_E_BUSY).  hllm_generate_cancel and hllm_progress_cancel may be called from any thread at any time.
+ *   Threads  A const handle may be used by many threads at once; a non-const one by one thread at a time (a second thread inside
+ *            a session gets HLLM_E_BUSY).  hllm_generate_cancel and hllm_progress_cancel: from any thread at any time.
  *   Structs  The caller sets struct_size = sizeof(the struct) and clears the rest; in options 0 always means "the default".
  *            Structs grow only at their end, at reserved fields; a larger struct whose unknown tail is not zero is refused.
  *   Text     UTF-8, with a length; a NUL is never needed, except in path and name arguments (const char * without a length).
@@ -354,7 +354,8 @@ HLLM_API hllm_status hllm_session_tokens(const hllm_session *s, int32_t *out, si
 /* Computes tokens at the session's next positions and returns when done.  HLLM_E_CONTEXT_FULL: nothing was computed.
  * HLLM_E_CANCELLED, HLLM_E_NUMERIC: the tokens of whole micro-batches before remain, see n_tokens. */
 HLLM_API hllm_status hllm_session_eval(hllm_session *s, const int32_t *tokens, size_t n);
-/* The logits after position pos, which must be one of the last micro-batch computed.  n = n_vocab floats. */
+/* The logits after position pos, which must be one of the last micro-batch computed.  n = n_vocab floats.
+ * HLLM_E_NUMERIC: NaN or infinity among them. */
 HLLM_API hllm_status hllm_session_logits(hllm_session *s, uint32_t pos, float *out, size_t n);
 /* The hidden state after the last norm at position pos, likewise.  n = n_embd floats. */
 HLLM_API hllm_status hllm_session_embedding(hllm_session *s, uint32_t pos, float *out, size_t n);
@@ -436,7 +437,7 @@ typedef struct hllm_token_record {
     int32_t  token;
     float    logprob;                 /* natural log of its probability before sampling options, after bias and mask */
     uint32_t n_top;
-    uint32_t text_end;                /* bytes of generated text when this token's text is complete: where its text ends */
+    uint32_t text_end;                /* bytes that all tokens up to and with this one stand for: where its text ends */
 } hllm_token_record;
 /* Takes finished token records (HLLM_GENERATE_TOKENS).  top: [cap][n_logprobs] best alternatives, as logit_bias pairs of token and log-probability; may be
  * NULL.  Does not wait. */

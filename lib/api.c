@@ -87,7 +87,10 @@ static hl_status leave(hllm_session *s, hl_status rc)
 
 static hl_status need_idle(hllm_session *s)
 {
-    return s->job != HL_JOB_NONE ? hl_fail(&s->err, HLLM_E_STATE, "a generation is running: poll it to its end or cancel it first") : HLLM_OK;
+    pthread_mutex_lock(&s->lock);                      /* and after it all that the worker wrote can be seen */
+    const bool idle = s->job == HL_JOB_NONE;
+    pthread_mutex_unlock(&s->lock);
+    return idle ? HLLM_OK : hl_fail(&s->err, HLLM_E_STATE, "a generation is running: poll it to its end or cancel it first");
 }
 
 static hllm_session *mutable_session(const hllm_session *s) { return (hllm_session *)(uintptr_t)s; }    /* its lock and error slot are mutable */
@@ -110,7 +113,11 @@ hllm_status hllm_runtime_create(const hllm_runtime_options *opt, hllm_runtime **
     hl_status rc = take_options(NULL, "options", opt, &full, sizeof full);
     if (rc != HLLM_OK) return rc;
     if (full.allocator) {
-        rc = take_options(NULL, "allocator", full.allocator, &hook, sizeof hook);
+        hl_error err;
+        hl_error_init(&err);
+        rc = take_options(&err, "allocator", full.allocator, &hook, sizeof hook);
+        if (rc != HLLM_OK && full.error_text && full.error_capacity) hl_error_copy(&err, full.error_text, full.error_capacity);
+        hl_error_destroy(&err);
         if (rc != HLLM_OK) return rc;
         full.allocator = &hook;
     }
@@ -644,7 +651,12 @@ static hl_status copy_logits(hllm_session *s, uint32_t pos, float *out, size_t n
     const uint32_t n_vocab = s->engine->model->config.n_vocab;
     if (!out || n != n_vocab) return hl_fail(&s->err, HLLM_E_ARG, "out is NULL or n is %zu: the vocabulary has %u", n, n_vocab);
     hl_status rc = hl_session_head(s, pos, &row);
-    return rc == HLLM_OK ? s->engine->be->read(s->engine->stream, out, row, n * sizeof *out) : rc;
+    if (rc == HLLM_OK) rc = s->engine->be->read(s->engine->stream, out, row, n * sizeof *out);
+    if (rc == HLLM_OK && !hl_all_finite(out, n)) {
+        memset(out, 0, n * sizeof *out);
+        rc = hl_fail(&s->err, HLLM_E_NUMERIC, "position %u: the logits hold a value that is not a finite number", pos);
+    }
+    return rc;
 }
 
 hllm_status hllm_session_logits(hllm_session *s, uint32_t pos, float *out, size_t n) { SESSION_CALL(s, copy_logits(s, pos, out, n)); }
@@ -708,10 +720,14 @@ static hl_status start_text(hllm_session *s, const char *prompt, size_t bytes, c
     const hl_text_part part = { prompt ? prompt : "", bytes, false };
     uint32_t flags = (full.flags & HLLM_GENERATE_PARSE_SPECIAL ? HLLM_TOKENIZE_PARSE_SPECIAL : 0u) | (full.flags & HLLM_GENERATE_NO_SPECIAL ? HLLM_TOKENIZE_NO_SPECIAL : 0u);
     if (full.flags & HLLM_GENERATE_APPEND && s->n_tokens) flags |= HLLM_TOKENIZE_NO_SPECIAL;
-    const size_t cap = bytes + 16;                     /* no token stands for less than a byte, besides BOS, EOS and an added space */
-    HL_NEED(tokens = hl_alloc_array(env->mem, cap, sizeof *tokens));
-    HL_TRY(hl_vocab_tokenize(env, &s->err, s->engine->model->vocab, &part, 1, flags, tokens, cap, &n));
-    rc = start_tokens(s, tokens, n, opt);
+    /* A token rarely stands for less than a byte (a space may become three): then once more with what is needed. */
+    for (size_t cap = bytes + 16;; cap = n) {
+        hl_free(env->mem, tokens);
+        HL_NEED(tokens = hl_alloc(env->mem, cap * sizeof *tokens));
+        rc = hl_vocab_tokenize(env, &s->err, s->engine->model->vocab, &part, 1, flags, tokens, cap, &n);
+        if (rc != HLLM_E_BUFFER || n <= cap) break;
+    }
+    if (rc == HLLM_OK) rc = start_tokens(s, tokens, n, opt);
 done:
     hl_free(env->mem, tokens);
     return rc;
@@ -732,6 +748,7 @@ hllm_status hllm_generate_poll(hllm_session *s, int32_t timeout_ms, char *buf, s
 {
     hllm_poll_result v = { 0 };
     if (!s) return HLLM_E_ARG;
+    if (buf && cap) buf[0] = 0;
     hl_status rc = open_struct(&s->err, "out", out, sizeof *out);
     if (rc != HLLM_OK) return rc;
     if (!buf || cap < 5) return hl_fail(&s->err, HLLM_E_ARG, "buf is NULL or cap is %zu: at least 5 bytes (one code point and a NUL)", cap);

@@ -24,6 +24,7 @@ _Static_assert(sizeof(head) <= HEAD, "head");
 static void *default_alloc(void *user, size_t bytes, size_t align)
 {
     (void)user;
+    if (bytes > PTRDIFF_MAX) return NULL;
     if (align < BIG) {
         void *p = NULL;
         return posix_memalign(&p, align < sizeof(void *) ? sizeof(void *) : align, bytes) == 0 ? p : NULL;

@@ -43,7 +43,7 @@ typedef struct hl_error {
 
 void hl_error_init(hl_error *e);
 void hl_error_destroy(hl_error *e);
-/* Stores the text and returns code.  Control bytes of the text are written as \xNN.  e may be NULL.  No %f and its kind (locale):
+/* Stores the text and returns code.  Control bytes and bad UTF-8 of the text are written as \xNN.  e may be NULL.  No %f and its kind (locale):
  * see hl_text_f64. */
 hl_status hl_fail(hl_error *e, hl_status code, const char *fmt, ...) HL_PRINTF(3, 4);
 /* The same in front of what e already says: "prefix: old text". */
@@ -147,6 +147,8 @@ bool hl_utf8_valid(const char *s, size_t n);
 size_t hl_utf8_tail(const char *s, size_t n);
 /* Shortest of up to 9 digits, '.' whatever the locale.  For messages.  Returns buf. */
 const char *hl_text_f64(double x, char buf[32]);
+/* dst[cap] = src so that it can be shown: control bytes and bytes that are no UTF-8 become \xNN; cut between characters. */
+void hl_text_printable(char *dst, size_t cap, const char *src);
 uint64_t hl_hash(const void *data, size_t n, uint64_t seed);          /* fast, seeded; not for secrets */
 
 /* ---- threads (pool.c) ---- */
@@ -158,7 +160,7 @@ hl_status hl_pool_new(const hl_env *env, hl_error *err, uint32_t n_threads, hl_p
 void hl_pool_free(hl_pool *pool);
 uint32_t hl_pool_threads(const hl_pool *pool);
 /* Runs fn(arg, 0..n_tasks-1, thread) and returns when all are done.  Which thread gets which task is not fixed: results must not
- * depend on it.  Callers of different threads wait for each other. */
+ * depend on it.  Callers of different threads wait for each other; a task must not call it. */
 void hl_pool_run(hl_pool *pool, hl_task *fn, void *arg, uint32_t n_tasks);
 /* Starts a thread with all signals blocked. */
 hl_status hl_thread_start(hl_error *err, pthread_t *out, void *(*fn)(void *), void *arg);

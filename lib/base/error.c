@@ -54,17 +54,13 @@ void hl_error_init(hl_error *e)
 
 void hl_error_destroy(hl_error *e) { pthread_mutex_destroy(&e->lock); }
 
-/* dst[cap] = src without control bytes: each becomes \xNN. */
-static void copy_printable(char *dst, size_t cap, const char *src)
+/* How many of the first `most` bytes of well-formed s are whole characters. */
+static size_t whole_chars(const char *s, size_t most)
 {
-    static const char hex[] = "0123456789abcdef";
-    size_t n = 0;
-    for (; *src && n + 5 < cap; src++) {
-        unsigned char c = (unsigned char)*src;
-        if (c >= 0x20 && c != 0x7f) { dst[n++] = (char)c; continue; }
-        dst[n++] = '\\'; dst[n++] = 'x'; dst[n++] = hex[c >> 4]; dst[n++] = hex[c & 15];
-    }
-    dst[n] = 0;
+    size_t n = strnlen(s, most + 1);
+    if (n <= most) return n;
+    for (n = most; n && ((unsigned char)s[n] & 0xc0) == 0x80;) n--;
+    return n;
 }
 
 hl_status hl_fail(hl_error *e, hl_status code, const char *fmt, ...)
@@ -77,7 +73,7 @@ hl_status hl_fail(hl_error *e, hl_status code, const char *fmt, ...)
     va_end(ap);
     pthread_mutex_lock(&e->lock);
     e->code = code;
-    copy_printable(e->text, sizeof e->text, raw);
+    hl_text_printable(e->text, sizeof e->text, raw);
     pthread_mutex_unlock(&e->lock);
     return code;
 }
@@ -90,13 +86,11 @@ hl_status hl_fail_prefix(hl_error *e, hl_status code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(raw, sizeof raw, fmt, ap);
     va_end(ap);
-    copy_printable(front, sizeof front, raw);
+    hl_text_printable(front, sizeof front, raw);
     pthread_mutex_lock(&e->lock);
     memcpy(old, e->code == code ? e->text : sentence(code), e->code == code ? sizeof old : strlen(sentence(code)) + 1);
     e->code = code;
-    size_t n = strlen(front), m = strlen(old), room = sizeof e->text - 3;
-    if (n > room) n = room;
-    if (m > room - n) m = room - n;
+    const size_t room = sizeof e->text - 3, n = whole_chars(front, room), m = whole_chars(old, room - n);
     memcpy(e->text, front, n);
     memcpy(e->text + n, ": ", 2);
     memcpy(e->text + n + 2, old, m);
@@ -111,7 +105,7 @@ hl_status hl_error_settle(hl_error *e, hl_status code)
     pthread_mutex_lock(&e->lock);
     if (e->code != code || !e->text[0]) {
         e->code = code;
-        copy_printable(e->text, sizeof e->text, sentence(code));
+        hl_text_printable(e->text, sizeof e->text, sentence(code));
     }
     pthread_mutex_unlock(&e->lock);
     return code;
@@ -123,7 +117,7 @@ size_t hl_error_copy(const hl_error *ce, char *buf, size_t cap)
     pthread_mutex_lock(&e->lock);
     size_t n = strlen(e->text);
     if (buf && cap) {
-        size_t m = n < cap - 1 ? n : cap - 1;
+        const size_t m = whole_chars(e->text, cap - 1);
         memcpy(buf, e->text, m);
         buf[m] = 0;
     }

@@ -69,7 +69,8 @@ hl_status hl_file_open(const hl_env *env, hl_error *err, const char *path, hl_fi
     out->fd = -1;
     if (!path[0]) return hl_fail(err, HLLM_E_ARG, "the path is empty");
     /* O_NONBLOCK: opening a FIFO must not wait for its writer. */
-    fd = io->open(io->user, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
+    do fd = io->open(io->user, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
+    while (fd < 0 && errno == EINTR);                  /* network file systems */
     if (fd < 0) {
         int e = errno;
         return fail_errno(err, e == ENOENT ? HLLM_E_NOT_FOUND : HLLM_E_IO, path, "cannot be opened", e);

@@ -30,13 +30,12 @@ void hl_log_free(hl_mem *mem, hl_log *log)
 void hl_log_write(hl_log *log, uint32_t level, const char *fmt, ...)
 {
     if (!log) return;
-    char text[LINE];
+    char raw[LINE], text[LINE];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    vsnprintf(raw, sizeof raw, fmt, ap);
     va_end(ap);
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    hl_text_printable(text, sizeof text, raw);
     pthread_mutex_lock(&log->lock);
     uint32_t at = (log->first + log->n) % N_LINES;
     if (log->n == N_LINES) log->first = (log->first + 1) % N_LINES;

@@ -1,35 +1,41 @@
 /* pool.c: compute threads.
  *
  * One job at a time: a function over n tasks, handed out one by one, so that a core that is taken away or slower simply takes fewer.
- * The caller takes part.  Idle workers spin for a few microseconds (the next job of a forward pass is near), then sleep: an idle pool
- * uses no CPU.  All signals are blocked in our threads: they belong to the host.
+ * The caller takes part and waits for those that have joined, not for those that never came.  Idle workers spin for a few microseconds
+ * (the next job of a forward pass is near), then sleep: an idle pool uses no CPU.  All signals are blocked in our threads: they belong to the host.
  */
 #include "base.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { SPINS = 4000 };                                 /* about 20-50 us */
+enum { SPINS = 4000, SPINS_CROWDED = 20 };             /* about 20-50 us; with more threads than CPUs the others need the time */
 
 struct hl_pool {
     const hl_env *env;
-    pthread_mutex_t job_lock;                          /* one job at a time */
+    /* One job at a time, in the order of asking: a caller with many jobs (loading a model) must not starve a session.  `lock` guards both. */
+    pthread_mutex_t lock;
+    pthread_cond_t turn;
+    uint64_t ticket, serving;
     pthread_t *threads;
     uint32_t n_threads, n_started;
-    hl_task *fn; void *arg; uint32_t n_tasks;          /* written by the caller before `epoch` (release), read by workers after it */
+    uint32_t spins;
+    hl_task *fn; void *arg; uint32_t n_tasks;          /* written by the caller before `open`, read by those who joined */
     char pad0[64];
-    _Atomic uint32_t epoch;                            /* written by the caller: a new job, or the end */
+    _Atomic uint32_t epoch;                            /* written by the caller: a new job, or the end; workers sleep on it */
+    _Atomic uint32_t open;                             /* written by the caller: 1 while the job may be joined */
     _Atomic uint32_t sleepers;
     char pad1[64];
-    _Atomic uint64_t next;                             /* epoch << 32 | next task: a late worker cannot take from a newer job */
+    _Atomic uint64_t next;                             /* next task */
     char pad2[64];
-    _Atomic uint32_t busy;                             /* workers that have not finished with this epoch */
+    _Atomic uint32_t active;                           /* workers that have joined, or are looking whether they can */
     _Atomic uint32_t caller_sleeps;
     _Atomic uint32_t stop;
     struct worker { hl_pool *pool; uint32_t index; } *workers;
@@ -54,6 +60,13 @@ static void futex_wake(_Atomic uint32_t *at, int n)
     syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
+static uint32_t cpus(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n > 0 ? (uint32_t)n : 1;
+}
+
 uint64_t hl_now_ns(void)
 {
     struct timespec t;
@@ -71,19 +84,12 @@ hl_status hl_thread_start(hl_error *err, pthread_t *out, void *(*fn)(void *), vo
     return e ? hl_fail(err, HLLM_E_LIMIT, "a thread cannot be started (errno %d): the limit on threads is reached", e) : HLLM_OK;
 }
 
-/* Takes tasks of this epoch until none is left. */
-static void take_tasks(hl_pool *p, uint32_t epoch, uint32_t thread)
+static void take_tasks(hl_pool *p, uint32_t thread)
 {
     const uint32_t n = p->n_tasks;
     hl_task *fn = p->fn;
     void *arg = p->arg;
-    uint64_t at = atomic_load_explicit(&p->next, memory_order_acquire);
-    for (;;) {
-        if ((uint32_t)(at >> 32) != epoch || (uint32_t)at >= n) return;
-        if (!atomic_compare_exchange_weak_explicit(&p->next, &at, at + 1, memory_order_acq_rel, memory_order_acquire)) continue;
-        fn(arg, (uint32_t)at, thread);
-        at = atomic_load_explicit(&p->next, memory_order_acquire);
-    }
+    for (uint64_t at; (at = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed)) < n;) fn(arg, (uint32_t)at, thread);
 }
 
 static void *worker_main(void *v)
@@ -94,48 +100,65 @@ static void *worker_main(void *v)
     for (;;) {
         uint32_t now, spins = 0;
         while ((now = atomic_load_explicit(&p->epoch, memory_order_acquire)) == seen) {
-            if (++spins < SPINS) { relax(); continue; }
+            if (++spins < p->spins) { relax(); continue; }
             atomic_fetch_add(&p->sleepers, 1);
             if (atomic_load(&p->epoch) == seen) futex_wait(&p->epoch, seen);
             atomic_fetch_sub(&p->sleepers, 1);
         }
         seen = now;
         if (atomic_load_explicit(&p->stop, memory_order_acquire)) return NULL;
-        take_tasks(p, seen, w->index);
-        if (atomic_fetch_sub(&p->busy, 1) == 1 && atomic_load(&p->caller_sleeps)) futex_wake(&p->busy, 1);
+        /* Join, then look: the caller closes, then looks.  So either we see the job closed or the caller sees us and waits. */
+        atomic_fetch_add(&p->active, 1);
+        if (atomic_load(&p->open)) take_tasks(p, w->index);
+        if (atomic_fetch_sub(&p->active, 1) == 1 && atomic_load(&p->caller_sleeps)) futex_wake(&p->active, 1);
     }
 }
 
-static void new_epoch(hl_pool *p)
+static void new_epoch(hl_pool *p, int n_wake)
 {
-    uint32_t epoch = atomic_load_explicit(&p->epoch, memory_order_relaxed) + 1;
-    atomic_store_explicit(&p->next, (uint64_t)epoch << 32, memory_order_release);
-    atomic_store(&p->epoch, epoch);
-    if (atomic_load(&p->sleepers)) futex_wake(&p->epoch, INT_MAX);
+    atomic_fetch_add(&p->epoch, 1);
+    if (atomic_load(&p->sleepers)) futex_wake(&p->epoch, n_wake);
+}
+
+static void take_turn(hl_pool *p)
+{
+    pthread_mutex_lock(&p->lock);
+    const uint64_t mine = p->ticket++;
+    while (p->serving != mine) pthread_cond_wait(&p->turn, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void give_turn(hl_pool *p)
+{
+    pthread_mutex_lock(&p->lock);
+    if (++p->serving != p->ticket) pthread_cond_broadcast(&p->turn);
+    pthread_mutex_unlock(&p->lock);
 }
 
 void hl_pool_run(hl_pool *p, hl_task *fn, void *arg, uint32_t n_tasks)
 {
     if (n_tasks == 0) return;
-    pthread_mutex_lock(&p->job_lock);
+    take_turn(p);
     if (n_tasks == 1 || p->n_started == 0) {
         for (uint32_t i = 0; i < n_tasks; i++) fn(arg, i, 0);
-        pthread_mutex_unlock(&p->job_lock);
+        give_turn(p);
         return;
     }
     p->fn = fn; p->arg = arg; p->n_tasks = n_tasks;
-    atomic_store_explicit(&p->busy, p->n_started, memory_order_relaxed);
-    new_epoch(p);
-    take_tasks(p, atomic_load_explicit(&p->epoch, memory_order_relaxed), 0);
-    /* Every worker has to have seen this epoch before the job's memory may change. */
+    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    atomic_store(&p->open, 1);
+    new_epoch(p, (int)HL_MIN(n_tasks - 1, p->n_started));
+    take_tasks(p, 0);
+    /* No task is left: whoever has not come yet is too late, and only those inside are waited for. */
+    atomic_store(&p->open, 0);
     uint32_t spins = 0, left;
-    while ((left = atomic_load_explicit(&p->busy, memory_order_acquire)) != 0) {
-        if (++spins < SPINS) { relax(); continue; }
+    while ((left = atomic_load(&p->active)) != 0) {
+        if (++spins < p->spins) { relax(); continue; }
         atomic_store(&p->caller_sleeps, 1);
-        if (atomic_load(&p->busy) == left) futex_wait(&p->busy, left);
+        if (atomic_load(&p->active) == left) futex_wait(&p->active, left);
         atomic_store(&p->caller_sleeps, 0);
     }
-    pthread_mutex_unlock(&p->job_lock);
+    give_turn(p);
 }
 
 hl_status hl_pool_new(const hl_env *env, hl_error *err, uint32_t n_threads, hl_pool **out)
@@ -145,8 +168,10 @@ hl_status hl_pool_new(const hl_env *env, hl_error *err, uint32_t n_threads, hl_p
     *out = NULL;
     HL_NEED(p = hl_alloc_zero(env->mem, sizeof *p));
     p->env = env;
-    pthread_mutex_init(&p->job_lock, NULL);
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->turn, NULL);
     p->n_threads = n_threads;
+    p->spins = n_threads <= cpus() ? SPINS : SPINS_CROWDED;
     HL_NEED(p->threads = hl_alloc_array(env->mem, n_threads, sizeof *p->threads));
     HL_NEED(p->workers = hl_alloc_array(env->mem, n_threads, sizeof *p->workers));
     for (uint32_t i = 1; i < n_threads; i++) {
@@ -169,9 +194,10 @@ void hl_pool_free(hl_pool *p)
 {
     if (!p) return;
     atomic_store(&p->stop, 1);
-    if (p->n_started) new_epoch(p);
+    if (p->n_started) new_epoch(p, INT_MAX);
     for (uint32_t i = 0; i < p->n_started; i++) pthread_join(p->threads[i], NULL);
-    pthread_mutex_destroy(&p->job_lock);
+    pthread_cond_destroy(&p->turn);
+    pthread_mutex_destroy(&p->lock);
     hl_free(p->env->mem, p->threads);
     hl_free(p->env->mem, p->workers);
     hl_free(p->env->mem, p);

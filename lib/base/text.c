@@ -62,12 +62,30 @@ size_t hl_utf8_tail(const char *s, size_t n)
     for (size_t back = 1; back <= 3 && back <= n; back++) {
         unsigned char c = (unsigned char)s[n - back];
         if ((c & 0xc0) == 0x80) continue;              /* a continuation byte: look further back for the first byte */
-        size_t len = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+        size_t len = c >= 0xf5 ? 1 : c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 ? 2 : 1;
         uint32_t cp;
         if (len <= back) return 0;
         return hl_utf8_decode(s + n - back, back, &cp) == back ? back : 0;    /* all bytes so far fit: it may still become one */
     }
     return 0;
+}
+
+void hl_text_printable(char *dst, size_t cap, const char *src)
+{
+    static const char hex[] = "0123456789abcdef";
+    size_t n = 0, left = strlen(src);
+    while (left) {
+        uint32_t cp;
+        size_t len = hl_utf8_decode(src, left, &cp);
+        const bool plain = cp != UINT32_MAX && cp >= 0x20 && (cp < 0x7f || cp > 0x9f);
+        if (n + (plain ? len : 4 * len) >= cap) break;
+        for (; len; len--, src++, left--) {
+            unsigned char c = (unsigned char)*src;
+            if (plain) { dst[n++] = *src; continue; }
+            dst[n++] = '\\'; dst[n++] = 'x'; dst[n++] = hex[c >> 4]; dst[n++] = hex[c & 15];
+        }
+    }
+    dst[n] = 0;
 }
 
 const char *hl_text_f64(double x, char buf[32])

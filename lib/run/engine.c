@@ -26,7 +26,8 @@ typedef struct loader {
     hl_progress *progress;
     piece *pieces; uint32_t n_pieces;
     struct chunk { uint32_t piece, row0, n_rows; } *chunks;
-    uint32_t n_chunks;
+    uint32_t n_chunks, first_chunk;                    /* first_chunk: of the running job */
+    uint64_t bytes;                                    /* of all pieces in the file */
     uint8_t *staging; size_t staging_each;             /* one per thread, for devices with layouts or memory of their own; NULL: read in place */
     _Atomic hl_status failed;
 } loader;
@@ -79,6 +80,7 @@ static hl_status list_pieces(loader *l)
         *p->dst = (hl_weight){ p->t->dtype, layout, p->n_rows, cols, hl_dtype_bytes(hl_dtype(p->t->dtype), cols), NULL };
         p->at = total;
         HL_TRY(hl_add_size(total, hl_align_up(bytes, ALIGN), &total));
+        l->bytes += (uint64_t)p->n_rows * p->dst->row_bytes;
         if (p->dst != &e->embed || m->t[HL_HEAD] == m->t[HL_EMBED]) e->decode_weight_bytes += bytes;
     }
     e->matrices_bytes = total;
@@ -99,7 +101,7 @@ static hl_status map_all(loader *l)
         p->dst->layout = HL_LAYOUT_FILE;               /* a mapped file is used as it lies */
         p->dst->data = e->maps[p->t->shard].data + p->t->at + (size_t)p->row0 * p->dst->row_bytes;
     }
-    rc = hl_progress_step(l->progress, e->matrices_bytes);
+    rc = hl_progress_step(l->progress, l->bytes);
 done:
     return rc;
 }
@@ -107,7 +109,7 @@ done:
 static void read_chunk(void *v, uint32_t task, uint32_t thread)
 {
     loader *l = v;
-    const struct chunk *c = &l->chunks[task];
+    const struct chunk *c = &l->chunks[l->first_chunk + task];
     const piece *p = &l->pieces[c->piece];
     hllm_engine *e = l->e;
     if (atomic_load_explicit(&l->failed, memory_order_relaxed) != HLLM_OK) return;
@@ -150,7 +152,11 @@ static hl_status read_all(loader *l)
         p->dst->data = (uint8_t *)e->matrices + p->at;
         for (uint32_t r = 0; r < p->n_rows; r += per) l->chunks[l->n_chunks++] = (struct chunk){ i, r, HL_MIN(per, p->n_rows - r) };
     }
-    hl_pool_run(e->handle->rt->pool, read_chunk, l, l->n_chunks);
+    /* In small jobs: sessions of other models share the threads and get their turns in between. */
+    hl_pool *pool = e->handle->rt->pool;
+    const uint32_t per_job = 2 * hl_pool_threads(pool);
+    for (; l->first_chunk < l->n_chunks && atomic_load(&l->failed) == HLLM_OK; l->first_chunk += per_job)
+        hl_pool_run(pool, read_chunk, l, HL_MIN(per_job, l->n_chunks - l->first_chunk));
     rc = atomic_load(&l->failed);
 done:
     return rc;
@@ -220,17 +226,19 @@ hl_status hl_engine_reserve(hllm_engine *e, hl_error *err, uint64_t need, const 
 {
     uint64_t total, available;
     hl_machine_memory(&total, &available);
-    const uint64_t used = atomic_fetch_add(&e->reserved_bytes, need);
-    const char *why = NULL;
-    uint64_t have = available;
-    if (need > available) why = "the machine (or its cgroup) has";
-    if (e->ram_bytes && (used > e->ram_bytes || need > e->ram_bytes - used)) {
-        why = "the budget ram_bytes leaves";
-        have = used > e->ram_bytes ? 0 : e->ram_bytes - used;
-    }
-    if (!why) return HLLM_OK;
-    atomic_fetch_sub(&e->reserved_bytes, need);
-    return hl_fail(err, HLLM_E_NOMEM, "%s: %s need %llu bytes, %s %llu", hl_gguf_path(e->model->gguf), what, (unsigned long long)need, why, (unsigned long long)have);
+    uint64_t used = atomic_load(&e->reserved_bytes), have;
+    const char *why;
+    do {                                               /* a refused need must not stand in another thread's way for a moment */
+        why = NULL;
+        have = available;
+        if (need > available) why = "the machine (or its cgroup) has";
+        if (e->ram_bytes && (used > e->ram_bytes || need > e->ram_bytes - used)) {
+            why = "the budget ram_bytes leaves";
+            have = used > e->ram_bytes ? 0 : e->ram_bytes - used;
+        }
+        if (why) return hl_fail(err, HLLM_E_NOMEM, "%s: %s need %llu bytes, %s %llu", hl_gguf_path(e->model->gguf), what, (unsigned long long)need, why, (unsigned long long)have);
+    } while (!atomic_compare_exchange_weak(&e->reserved_bytes, &used, used + need));
+    return HLLM_OK;
 }
 
 void hl_engine_release(hllm_engine *e, uint64_t bytes) { atomic_fetch_sub(&e->reserved_bytes, bytes); }
@@ -279,6 +287,22 @@ void hl_engine_queue(hllm_engine *e, hllm_session *s)
     pthread_mutex_unlock(&e->lock);
 }
 
+bool hl_engine_unqueue(hllm_engine *e, hllm_session *s)
+{
+    bool found = false;
+    pthread_mutex_lock(&e->lock);
+    hllm_session *before = NULL;
+    for (hllm_session *at = e->first; at && !found; at = at->next) {
+        if (at != s) { before = at; continue; }
+        if (before) before->next = s->next;
+        else e->first = s->next;
+        if (e->last == s) e->last = before;
+        found = true;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return found;
+}
+
 /* ---- life ---- */
 
 static hl_status read_vocab_facts(hllm_engine *e)
@@ -323,7 +347,8 @@ hl_status hl_engine_new(hllm_model *m, const hllm_engine_options *opt, hllm_engi
     HL_TRY(e->be->open(env, l.err, &(hl_device_options){ m->rt->pool, m->rt->isa, e->act_f32 }, &e->dev));
     HL_TRY(list_pieces(&l));
     HL_TRY(e->be->stream_new(e->dev, l.err, &e->stream));
-    if (l.progress) atomic_store(&l.progress->total, e->matrices_bytes);
+    if (l.progress) atomic_fetch_add(&l.progress->total, l.bytes);   /* the handle may have watched the opening before */
+    HL_TRY(hl_progress_step(l.progress, 0));
     HL_TRY(load_vectors(&l));
     HL_TRY(e->load == HLLM_LOAD_MMAP ? map_all(&l) : read_all(&l));
     if (e->model->t[HL_HEAD] == e->model->t[HL_EMBED]) e->head = e->embed;

@@ -54,6 +54,8 @@ void hl_engine_ref(hllm_engine *e);
 void hl_engine_unref(hllm_engine *e);
 /* Puts a session with a job at the queue's end; it must not be queued already. */
 void hl_engine_queue(hllm_engine *e, struct hllm_session *s);
+/* Takes a session out of the queue.  false: it is not in it (the worker has it). */
+bool hl_engine_unqueue(hllm_engine *e, struct hllm_session *s);
 /* Weights' bytes, before anything is loaded. */
 uint64_t hl_engine_weight_bytes(const hl_model *m);
 /* Refuses with both numbers when `need` more bytes cannot be had. */

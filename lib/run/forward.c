@@ -2,7 +2,7 @@
  *
  * What differs between families is data: hl_family (norm, activation, rotation, order of blocks) and which weights are there.  A layer's
  * kind chooses its function: attention + dense FFN today; mixture-of-experts and recurrent layers are further cases of run_layer.
- * Runs on the engine's worker thread; allocates nothing; looks at the session's cancel flag before every layer.
+ * Runs on the engine's worker thread; allocates nothing; looks at the session's cancel flag several times a layer.
  */
 #include <math.h>
 
@@ -18,6 +18,10 @@ typedef struct pass {
     const hl_config *c;
     uint32_t n, pos0;
 } pass;
+
+/* A micro-batch of a wide model takes long in one layer: parts of it are left out as soon as the answer is not wanted any more.  What they leave
+ * behind is never read: hl_forward looks once more before it says that all went well. */
+static bool cancelled(const pass *p) { return atomic_load_explicit(&p->s->cancel, memory_order_relaxed); }
 
 /* The activation that matrices read: x as it is, or as 8-bit blocks. */
 static hl_act make_act(const pass *p, const float *x, uint32_t width, bool fine)
@@ -50,9 +54,11 @@ static void attention(const pass *p, uint32_t il, const float *in)
     if (w->k_norm) p->be->norm(p->st, p->f->norm, z->k, z->k, w->k_norm, NULL, c->norm_eps, p->n * l->n_heads_kv, dk);
     p->be->rope(p->st, z->q, nq, p->n, l->n_heads, dk, c->n_rot, p->f->rope, cos_sin);
     p->be->rope(p->st, z->k, nk, p->n, l->n_heads_kv, dk, c->n_rot, p->f->rope, cos_sin);
+    if (cancelled(p)) return;
     p->be->kv_put(p->st, &p->s->kv[il], z->k, nk, z->v, nv, p->pos0, p->n);
     p->be->attention(p->st, &(hl_attention){ .q = z->q, .out = z->att, .kv = &p->s->kv[il], .n_heads = l->n_heads, .n_tok = p->n, .pos0 = p->pos0,
                                              .window = l->window, .scale = c->attention_scale, .softcap = c->attention_softcap });
+    if (cancelled(p)) return;
     a = make_act(p, z->att, l->n_heads * dv, false);
     p->be->matmul(p->st, &a, &(hl_product){ &w->out, w->out_b, z->xn2, c->n_embd }, 1);
 }
@@ -63,9 +69,11 @@ static void feed_forward(const pass *p, uint32_t il, const float *in, float *out
     const hl_layer *l = &p->m->layers[il];
     const hl_layer_weights *w = &p->e->layers[il];
     hl_scratch *z = &p->s->z;
+    if (cancelled(p)) return;
     hl_act a = make_act(p, in, p->c->n_embd, false);
     const hl_product gate_up[] = { { &w->up, w->up_b, z->up, l->n_ff }, { &w->gate, w->gate_b, z->gate, l->n_ff } };
     p->be->matmul(p->st, &a, gate_up, p->f->gated ? 2 : 1);
+    if (cancelled(p)) return;
     p->be->ffn_act(p->st, p->f->act, z->up, l->n_ff, p->f->gated ? z->gate : z->up, p->f->gated ? z->up : NULL, l->n_ff, p->n, l->n_ff);
     a = make_act(p, z->up, l->n_ff, false);
     p->be->matmul(p->st, &a, &(hl_product){ &w->down, w->down_b, out, p->c->n_embd }, 1);
@@ -141,8 +149,8 @@ hl_status hl_forward(hllm_session *s, const int32_t *tokens, uint32_t n, uint32_
     HL_TRY(rope_tables(&p));
     p.be->embed(p.st, s->z.x, &e->embed, tokens, n, m->family->embed_scaled ? sqrtf((float)m->config.n_embd) : 1.0f);
     for (uint32_t il = 0; il < m->config.n_layers; il++) {
-        if (atomic_load_explicit(&s->cancel, memory_order_relaxed)) { rc = HLLM_E_CANCELLED; goto done; }
         run_layer(&p, il);
+        if (cancelled(&p)) { rc = HLLM_E_CANCELLED; goto done; }
     }
     norm(&p, s->z.hidden, s->z.x, e->out_norm, e->out_norm_b);
     HL_TRY(p.be->sync(p.st, &s->err));

@@ -22,6 +22,15 @@ static void set_end(hllm_session *s, uint32_t finish, hl_status rc)
     pthread_cond_broadcast(&s->changed);
 }
 
+void hl_session_end_cancelled(hllm_session *s)
+{
+    if (s->job == HL_JOB_GENERATE) { set_end(s, HLLM_FINISH_CANCELLED, HLLM_OK); return; }
+    s->job_status = HLLM_E_CANCELLED;
+    s->job = HL_JOB_NONE;
+    s->queued = false;
+    pthread_cond_broadcast(&s->changed);
+}
+
 static bool end(hllm_session *s, uint32_t finish, hl_status rc)
 {
     pthread_mutex_lock(&s->lock);
@@ -59,7 +68,7 @@ static bool sample(hllm_session *s)
     hl_status rc = hl_sampler_pick(s->sampler, &s->err, logits, &rules, s->tokens + s->n_tokens - last, last, top, &got);
     if (rc != HLLM_OK) return end_with(s, rc);
     const hl_token t = hl_vocab_token(m->vocab, got.token);
-    const bool hidden = t.type == HLLM_TOKEN_CONTROL && !(s->flags & HLLM_GENERATE_SPECIAL);
+    const bool hidden = t.type == HLLM_TOKEN_CONTROL && !(s->flags & HLLM_GENERATE_SPECIAL);     /* end tokens are control tokens whatever the file calls them */
     bool stop_text = false;
 
     pthread_mutex_lock(&s->lock);
@@ -198,6 +207,7 @@ hl_status hl_generate_start(hllm_session *s, const int32_t *tokens, size_t n, co
     const hl_model *m = s->engine->model;
     const bool append = flags & HLLM_GENERATE_APPEND;
     const uint32_t held = append ? s->n_tokens : 0, room = s->sizes.n_ctx - held;
+    uint32_t again = 0;                                /* tokens in the cache whose logits are needed once more */
     HL_TRY(check_options(s, o));
     for (size_t i = 0; i < n; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= m->config.n_vocab)
@@ -213,10 +223,13 @@ hl_status hl_generate_start(hllm_session *s, const int32_t *tokens, size_t n, co
     }
     if (append && n == 0 && s->n_kv == s->n_tokens && !(s->n_hidden && s->hidden_pos + s->n_hidden == s->n_tokens)) {
         /* The last token's logits are gone (rewound, loaded): compute it again. */
-        if (s->n_tokens - 1 && s->n_tokens - 1 < hl_session_rewind_min(s)) return hl_fail(&s->err, HLLM_E_STATE, "nothing to continue from: the prompt is empty");
-        s->n_kv--;
+        const uint32_t last = s->n_tokens - 1, least = hl_session_rewind_min(s);
+        if (last && last < least)
+            return hl_fail(&s->err, HLLM_E_STATE, "nothing to continue from: the prompt is empty and the windows hold only what position %u and above need, not %u", least, last);
+        again = 1;
     }
     pthread_mutex_lock(&s->lock);
+    s->n_kv -= again;
     if (!append) {
         const uint32_t same = common_prefix(s, tokens, n);
         s->n_kv = HL_MIN(s->n_kv, same);
@@ -326,9 +339,10 @@ hl_status hl_generate_continue(hllm_session *s, const uint8_t *allowed)
 void hl_generate_cancel(hllm_session *s)
 {
     pthread_mutex_lock(&s->lock);
-    if (s->job != HL_JOB_NONE) {
+    if (s->job == HL_JOB_GENERATE || s->job == HL_JOB_EVAL) {
         atomic_store(&s->cancel, 1);
-        unpark(s);
+        /* One that waits for its turn or for the host ends here; the worker ends the one that it is computing. */
+        if (!s->queued || hl_engine_unqueue(s->engine, s)) hl_session_end_cancelled(s);
     }
     pthread_mutex_unlock(&s->lock);
 }

@@ -264,6 +264,15 @@ static void end_job(hllm_session *s, hl_status rc)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Behind the other sessions, whose turns a cancelled one does not wait for. */
+static void requeue(hllm_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    if (atomic_load(&s->cancel)) hl_session_end_cancelled(s);
+    else hl_engine_queue(s->engine, s);                /* order of locks: session, then engine */
+    pthread_mutex_unlock(&s->lock);
+}
+
 void hl_session_step(hllm_session *s)
 {
     hl_status rc = HLLM_OK;
@@ -277,12 +286,12 @@ void hl_session_step(hllm_session *s)
         rc = hl_session_logits_at(s, s->head_pos);
         break;
     case HL_JOB_GENERATE:
-        if (hl_session_generate_step(s)) hl_engine_queue(s->engine, s);
+        if (hl_session_generate_step(s)) requeue(s);
         return;                                        /* it says itself when it ends */
     default:
         HL_ASSERT(!"a session without a job was queued");
     }
-    if (more) hl_engine_queue(s->engine, s);
+    if (more) requeue(s);
     else end_job(s, rc);
 }
 
@@ -295,9 +304,7 @@ static hl_status run_job(hllm_session *s, uint32_t job)
     atomic_store(&s->cancel, 0);
     s->job = job;
     s->queued = true;
-    pthread_mutex_unlock(&s->lock);
     hl_engine_queue(s->engine, s);
-    pthread_mutex_lock(&s->lock);
     while (s->job != HL_JOB_NONE) pthread_cond_wait(&s->changed, &s->lock);
     hl_status rc = s->job_status;
     pthread_mutex_unlock(&s->lock);
@@ -313,17 +320,17 @@ hl_status hl_session_eval(hllm_session *s, const int32_t *tokens, size_t n)
     if (n > s->sizes.n_ctx - s->n_tokens)
         return hl_fail(&s->err, HLLM_E_CONTEXT_FULL, "%zu tokens do not fit: the context is %u and holds %u", n, s->sizes.n_ctx, s->n_tokens);
     const uint32_t before = s->n_tokens;
-    memcpy(s->tokens + before, tokens, n * sizeof *tokens);
     pthread_mutex_lock(&s->lock);
+    if (n) memcpy(s->tokens + before, tokens, n * sizeof *tokens);
     s->n_tokens = before + (uint32_t)n;
     pthread_mutex_unlock(&s->lock);
     if (s->n_kv == s->n_tokens) return HLLM_OK;
     hl_status rc = run_job(s, HL_JOB_EVAL);
     if (rc != HLLM_OK) {
         pthread_mutex_lock(&s->lock);
-        s->n_tokens = HL_MAX(s->n_kv, HL_MIN(before, s->n_kv));
+        s->n_tokens = HL_MAX(s->n_kv, before);         /* a token sampled before and not computed yet stays */
         pthread_mutex_unlock(&s->lock);
-        if (rc == HLLM_E_CANCELLED) hl_fail(&s->err, rc, "cancelled: %u of %zu tokens were computed", s->n_tokens > before ? s->n_tokens - before : 0, n);
+        if (rc == HLLM_E_CANCELLED) hl_fail(&s->err, rc, "cancelled: %u of %zu tokens were computed", s->n_tokens - before, n);
     }
     return rc;
 }
@@ -356,15 +363,16 @@ hl_status hl_session_hidden(hllm_session *s, uint32_t pos, float *out)
     return s->engine->be->read(s->engine->stream, out, s->z.hidden + (size_t)(pos - s->hidden_pos) * n, n * sizeof *out);
 }
 
-/* A windowed layer at position p looks back to p - window + 1. */
-uint32_t hl_session_rewind_min(const hllm_session *s)
+uint32_t hl_session_window(const hllm_session *s)
 {
     uint32_t window = 0;
     const hl_model *m = s->engine->model;
-    if (s->held_from == 0) return 0;
     for (uint32_t il = 0; il < m->config.n_layers; il++) window = HL_MAX(window, m->layers[il].window);
-    return s->held_from + window - 1;
+    return window;
 }
+
+/* A windowed layer at position p looks back to p - window + 1. */
+uint32_t hl_session_rewind_min(const hllm_session *s) { return s->held_from ? s->held_from + hl_session_window(s) - 1 : 0; }
 
 hl_status hl_session_rewind(hllm_session *s, uint32_t n_tokens)
 {

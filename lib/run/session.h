@@ -1,7 +1,8 @@
 /* session.h: one conversation: its KV cache, its tokens, and the one job that may run on it.
  *
  * The host's thread prepares a job and queues it; the engine's worker runs it step by step (hl_session_step).  `lock` guards all fields under "shared";
- * while a job runs, only the worker writes them and the KV cache.
+ * while a job runs, only the worker writes them and the KV cache.  A job that only waits (for its turn, or for the host) is ended by the
+ * thread that cancels it: no other session's micro-batch is waited for.  Order of locks: a session's, then the engine's.
  */
 #ifndef HL_SESSION_H
 #define HL_SESSION_H
@@ -79,7 +80,7 @@ struct hllm_session {
     hllm_logit_bias *bias; uint32_t n_bias, bias_cap;
     uint8_t *mask; bool use_mask;
     uint32_t penalty_last_n;
-    uint32_t n_prompt, n_prompt_todo_from, n_reused, n_generated;
+    uint32_t n_prompt, n_reused, n_generated;
     uint64_t start_ns, prompt_done_ns, first_token_ns, last_token_ns;
 };
 
@@ -95,12 +96,14 @@ hl_status hl_session_head(hllm_session *s, uint32_t pos, const float **logits); 
 hl_status hl_session_hidden(hllm_session *s, uint32_t pos, float *out);
 hl_status hl_session_rewind(hllm_session *s, uint32_t n_tokens);
 uint32_t hl_session_rewind_min(const hllm_session *s);               /* lock held or no job */
+uint32_t hl_session_window(const hllm_session *s);                   /* the widest window; 0: none */
 
 hl_status hl_generate_start(hllm_session *s, const int32_t *tokens, size_t n, const hllm_generate_options *opt, uint32_t flags);
 hl_status hl_generate_poll(hllm_session *s, int32_t timeout_ms, char *buf, size_t cap, hllm_poll_result *out);
 hl_status hl_generate_poll_tokens(hllm_session *s, hllm_token_record *rec, hllm_logit_bias *top, size_t cap, size_t *n_out);
 hl_status hl_generate_continue(hllm_session *s, const uint8_t *allowed);
 void hl_generate_cancel(hllm_session *s);
+void hl_session_end_cancelled(hllm_session *s);        /* lock held: its job is over at once; the worker does not have the session */
 bool hl_session_generate_step(hllm_session *s);        /* generate.c: one step of a generation; true: more to do */
 hl_status hl_session_compute(hllm_session *s);         /* session.c: the next micro-batch of what is not in the KV cache yet */
 hl_status hl_session_logits_at(hllm_session *s, uint32_t pos);       /* worker: makes z.logits hold pos */

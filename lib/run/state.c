@@ -1,10 +1,12 @@
 /* state.c: a session to and from a file, and a copy of a session.
  *
  * File, little-endian:  magic "HLLMSESS" | u32 version | u32 header bytes | header fields | u64 hash of all before |
- * zstd frames (content checksums on) of: tokens, then per layer K and V rows of the positions held, head by head.
+ * a zstd frame (content checksum on) of: tokens, then per layer K and V rows of the positions held, head by head |
+ * u64 hash of the frame's bytes, chained over pieces of IO_BYTES (a few bits of a frame's head may be wrong without zstd's objecting).
  * Written to a temp file beside the target, fsync, rename, fsync of the folder.  Read completely and checked before the session changes.
  */
 #define ZSTD_STATIC_LINKING_ONLY                      /* for allocators of one's own */
+#include "run/machine.h"
 #include "run/session.h"
 
 #include <errno.h>
@@ -13,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 enum { VERSION = 1, ZSTD_LEVEL = 1, IO_BYTES = 1 << 18, MAX_WINDOW_LOG = 23 };
 
@@ -30,6 +33,9 @@ _Static_assert(sizeof(state_header) == 64, "file format");
 static const char magic[8] = { 'H', 'L', 'L', 'M', 'S', 'E', 'S', 'S' };
 
 static uint64_t header_hash(const state_header *h) { return hl_hash(h, offsetof(state_header, hash), 0x5e55104e); }
+
+/* Where the chain over the frame's pieces starts: bound to this header. */
+static uint64_t chain_start(const state_header *h) { return h->hash ^ 0xf7a3e; }
 
 /* The lowest position of a layer's cache that is saved: windowed layers have lost what is before held_from. */
 static uint32_t first_held(const hllm_session *s, uint32_t il, uint32_t held_from) { return s->engine->model->layers[il].window ? held_from : 0; }
@@ -82,7 +88,8 @@ typedef struct writer {
     const char *path;
     int fd;
     ZSTD_CCtx *z;
-    char *in, *out; size_t n_in;
+    char *in, *out; size_t n_in, n_out;
+    uint64_t chain;
 } writer;
 
 static hl_status fail_io(hl_error *err, const char *path, const char *what)
@@ -103,16 +110,33 @@ static hl_status write_all(writer *w, const void *data, size_t n)
     return HLLM_OK;
 }
 
+static bool z_no_memory(size_t code) { return ZSTD_getErrorCode(code) == ZSTD_error_memory_allocation; }
+
+static hl_status flush(writer *w)                      /* all pieces but the last have IO_BYTES */
+{
+    w->chain = hl_hash(w->out, w->n_out, w->chain);
+    hl_status rc = write_all(w, w->out, w->n_out);
+    w->n_out = 0;
+    return rc;
+}
+
 static hl_status pack(writer *w, const void *data, size_t n, ZSTD_EndDirective how)
 {
     ZSTD_inBuffer in = { data, n, 0 };
     for (;;) {
-        ZSTD_outBuffer out = { w->out, IO_BYTES, 0 };
+        ZSTD_outBuffer out = { w->out, IO_BYTES, w->n_out };
         size_t left = ZSTD_compressStream2(w->z, &out, &in, how);
-        if (ZSTD_isError(left)) return hl_fail(&w->s->err, HLLM_E_INTERNAL, "%s: compression failed: %s", w->path, ZSTD_getErrorName(left));
-        hl_status rc = write_all(w, w->out, out.pos);
-        if (rc != HLLM_OK) return rc;
-        if (how == ZSTD_e_continue ? in.pos == in.size : left == 0) return HLLM_OK;
+        if (ZSTD_isError(left)) {
+            if (z_no_memory(left)) return hl_fail(&w->s->err, HLLM_E_NOMEM, "%s: no memory to compress with", w->path);
+            return hl_fail(&w->s->err, HLLM_E_INTERNAL, "%s: compression failed: %s", w->path, ZSTD_getErrorName(left));
+        }
+        const bool end = how == ZSTD_e_continue ? in.pos == in.size : left == 0;
+        w->n_out = out.pos;
+        if (w->n_out == IO_BYTES || (end && how == ZSTD_e_end)) {
+            hl_status rc = flush(w);
+            if (rc != HLLM_OK) return rc;
+        }
+        if (end) return HLLM_OK;
     }
 }
 
@@ -138,6 +162,7 @@ static hl_status write_file(writer *w)
     memcpy(h.magic, magic, sizeof magic);
     h.payload_bytes = payload_bytes(s, h.n_tokens, h.n_kv, h.held_from);
     h.hash = header_hash(&h);
+    w->chain = chain_start(&h);
     HL_NEED(w->in = hl_alloc(mem, IO_BYTES));
     HL_NEED(w->out = hl_alloc(mem, IO_BYTES));
     HL_NEED(w->z = ZSTD_createCCtx_advanced((ZSTD_customMem){ z_alloc, z_free, mem }));
@@ -148,6 +173,7 @@ static hl_status write_file(writer *w)
     HL_TRY(put_row(w, s->tokens, (size_t)h.n_tokens * sizeof(int32_t)));
     HL_TRY(each_payload(s, h.n_kv, h.held_from, put_row, w));
     HL_TRY(pack(w, w->in, w->n_in, ZSTD_e_end));
+    HL_TRY(write_all(w, &w->chain, sizeof w->chain));
     if (w->io->fsync(w->io->user, w->fd) != 0) rc = fail_io(&s->err, w->path, "fsync");
 done:
     ZSTD_freeCCtx(w->z);
@@ -203,36 +229,47 @@ static hl_status check_header(hllm_session *s, const hl_file *f, const state_hea
         return hl_fail(err, HLLM_E_MISMATCH, "%s: its KV cache is %s, this session's is %s", f->path, hl_dtype(h->kv_dtype) ? hl_dtype(h->kv_dtype)->name : "?", hl_dtype(s->kv_dtype)->name);
     if (h->n_kv > h->n_tokens || h->held_from > h->n_kv) return hl_fail(err, HLLM_E_CORRUPT, "%s: its counts do not add up", f->path);
     if (h->n_tokens > s->sizes.n_ctx) return hl_fail(err, HLLM_E_CONTEXT_FULL, "%s: holds %u tokens, this session's context is %u", f->path, h->n_tokens, s->sizes.n_ctx);
+    const uint32_t window = hl_session_window(s);      /* its next token looks back to n_kv - window + 1 */
+    if (window && h->held_from && h->n_kv - h->held_from < window - 1) return hl_fail(err, HLLM_E_CORRUPT, "%s: holds positions %u to %u, a window of %u needs more", f->path, h->held_from, h->n_kv, window);
     if (h->payload_bytes != payload_bytes(s, h->n_tokens, h->n_kv, h->held_from)) return hl_fail(err, HLLM_E_CORRUPT, "%s: its length does not fit its counts", f->path);
     return HLLM_OK;
 }
 
 /* Unpacks everything behind the header into buf, which is as long as the header said. */
-static hl_status unpack(hllm_session *s, const hl_file *f, char *buf, size_t bytes)
+static hl_status unpack(hllm_session *s, const hl_file *f, const state_header *h, char *buf)
 {
     hl_status rc = HLLM_OK;
     const hl_env *env = s->engine->env;
     char *in = NULL;
     ZSTD_DCtx *z = NULL;
-    ZSTD_outBuffer out = { buf, bytes, 0 };
-    uint64_t at = sizeof(state_header);
+    ZSTD_outBuffer out = { buf, h->payload_bytes, 0 };
+    const uint64_t end = f->bytes - sizeof(uint64_t);
+    uint64_t at = sizeof *h, chain = chain_start(h), stored;
     size_t left = 1;
     HL_NEED(in = hl_alloc(env->mem, IO_BYTES));
     HL_NEED(z = ZSTD_createDCtx_advanced((ZSTD_customMem){ z_alloc, z_free, env->mem }));
     ZSTD_DCtx_setParameter(z, ZSTD_d_windowLogMax, MAX_WINDOW_LOG);
-    while (left && at < f->bytes) {
-        ZSTD_inBuffer part = { in, (size_t)HL_MIN(f->bytes - at, (uint64_t)IO_BYTES), 0 };
+    while (left && at < end) {
+        ZSTD_inBuffer part = { in, (size_t)HL_MIN(end - at, (uint64_t)IO_BYTES), 0 };
         HL_TRY(hl_file_read(env, &s->err, f, at, in, part.size));
+        chain = hl_hash(in, part.size, chain);
         while (part.pos < part.size && left) {
             size_t out0 = out.pos, in0 = part.pos;
             left = ZSTD_decompressStream(z, &out, &part);
+            if (ZSTD_isError(left) && z_no_memory(left)) { rc = hl_fail(&s->err, HLLM_E_NOMEM, "%s: no memory to unpack it with", f->path); goto done; }
             if (ZSTD_isError(left)) { rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: damaged: %s", f->path, ZSTD_getErrorName(left)); goto done; }
             if (left && out.pos == out0 && part.pos == in0) { rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: holds more than its header says", f->path); goto done; }
         }
         at += part.pos;
     }
-    if (left) rc = hl_fail(&s->err, HLLM_E_TRUNCATED, "%s: ends too early", f->path);
-    else if (out.pos != bytes || at != f->bytes) rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: %llu bytes follow its end, or some are missing", f->path, (unsigned long long)(f->bytes - at));
+    if (left) { rc = hl_fail(&s->err, HLLM_E_TRUNCATED, "%s: ends too early, after %llu bytes", f->path, (unsigned long long)f->bytes); goto done; }
+    if (out.pos != h->payload_bytes || at != end) {
+        rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: unpacks to %zu bytes where its header says %llu, and %llu bytes follow its end", f->path, out.pos,
+                     (unsigned long long)h->payload_bytes, (unsigned long long)(end - at));
+        goto done;
+    }
+    HL_TRY(hl_file_read(env, &s->err, f, end, &stored, sizeof stored));
+    if (stored != chain) rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: its checksum is wrong", f->path);
 done:
     ZSTD_freeDCtx(z);
     hl_free(env->mem, in);
@@ -267,11 +304,16 @@ hl_status hl_session_load(hllm_session *s, const char *path)
     state_header h;
     char *buf = NULL, *at;
     HL_TRY(hl_file_open(env, &s->err, path, &f));
-    if (f.bytes < sizeof h) { rc = hl_fail(&s->err, HLLM_E_TRUNCATED, "%s: %llu bytes are too few for a session file", path, (unsigned long long)f.bytes); goto done; }
+    if (f.bytes < sizeof h + sizeof(uint64_t)) { rc = hl_fail(&s->err, HLLM_E_TRUNCATED, "%s: %llu bytes are too few for a session file", path, (unsigned long long)f.bytes); goto done; }
     HL_TRY(hl_file_read(env, &s->err, &f, 0, &h, sizeof h));
     HL_TRY(check_header(s, &f, &h));
-    HL_NEED(buf = hl_alloc_pages(env->mem, h.payload_bytes));
-    HL_TRY(unpack(s, &f, buf, h.payload_bytes));
+    uint64_t total, available;                         /* all of it is unpacked and checked before the session changes */
+    hl_machine_memory(&total, &available);
+    if (h.payload_bytes > available || !(buf = hl_alloc_pages(env->mem, h.payload_bytes))) {
+        rc = hl_fail(&s->err, HLLM_E_NOMEM, "%s: unpacking needs %llu bytes, the machine (or its cgroup) has %llu", path, (unsigned long long)h.payload_bytes, (unsigned long long)available);
+        goto done;
+    }
+    HL_TRY(unpack(s, &f, &h, buf));
     for (uint32_t i = 0; i < h.n_tokens; i++) {
         int32_t t;
         memcpy(&t, buf + (size_t)i * sizeof t, sizeof t);
@@ -299,6 +341,7 @@ hl_status hl_session_fork(hllm_session *s, hllm_session **out)
     *out = NULL;
     if (rc != HLLM_OK) {
         char text[1024];
+        hl_error_settle(&s->engine->err, rc);
         hl_error_copy(&s->engine->err, text, sizeof text);
         return hl_fail(&s->err, rc, "%s", text);
     }

@@ -103,10 +103,8 @@ static hllm_status answer(const char *path, uint32_t act, uint32_t *n_generated)
         hllm_session_rewind(s, 0);
         static float logits[GF_SPM_VOCAB];
         hllm_status again = hllm_session_eval(s, tokens, 2);
-        int shown = 0;                                 /* a NaN in the head is met only when logits are asked for: they show it */
-        if (again == HLLM_OK && (again = hllm_session_logits(s, 1, logits, GF_SPM_VOCAB)) == HLLM_OK)
-            for (int i = 0; i < GF_SPM_VOCAB; i++) shown += !isfinite(logits[i]);
-        CHECK_MSG(again == rc || shown, "by eval: %s", hllm_status_name(again));
+        if (again == HLLM_OK) again = hllm_session_logits(s, 1, logits, GF_SPM_VOCAB);
+        CHECK_MSG(again == rc, "by eval: %s", hllm_status_name(again));
     }
 done:
     hllm_session_free(s);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int check_failed, check_count;
+static _Atomic int check_failed, check_count;             /* tests have threads */
 
 #define CHECK(x) CHECK_MSG(x, "%s", "")
 #define CHECK_MSG(x, ...) do { check_count++; if (!(x)) { if (check_failed++ < 20) { \

@@ -1,0 +1,393 @@
+/* state.c: session files: restored sessions go on as the saved ones; damaged, foreign and crafted files are refused and change nothing; a
+ * save that fails or dies at any step leaves the old file, and (unless it was killed) nothing beside it. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <zstd.h>
+
+#include "run/runtime.h"
+
+#include "../hostile/gguf_writer.h"
+#include "../unit/run_common.h"
+
+enum { N = 40, M = 32, HEADER = 64 };
+static int32_t text[512];
+static char dir[256];
+static setup u;
+
+static const char *in_dir(const char *name)
+{
+    static char path[4][512];
+    static int at;
+    at = (at + 1) % 4;
+    snprintf(path[at], sizeof path[at], "%s/%s", dir, name);
+    return path[at];
+}
+
+static uint8_t *slurp(const char *path, size_t *n)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY);
+    if (fd < 0 || fstat(fd, &st) != 0) { perror(path); exit(1); }
+    uint8_t *p = malloc((size_t)st.st_size + 1);
+    *n = (size_t)st.st_size;
+    if (read(fd, p, *n) != (ssize_t)*n) exit(1);
+    close(fd);
+    return p;
+}
+
+static void spill(const char *path, const void *p, size_t n)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0 || write(fd, p, n) != (ssize_t)n) { perror(path); exit(1); }
+    close(fd);
+}
+
+static int n_files(void)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+/* ---- round trips ---- */
+
+static void round_trip(uint32_t kv)
+{
+    hllm_session *s = session_of(&u, 256, kv, 0), *t;
+    int32_t a[M], b[M], first[8];
+    greedy(s, text, N, 0, first, 8);                   /* the last token is not in the cache yet */
+    OK_S(hllm_session_save(s, in_dir("a")), s);
+    greedy(s, NULL, 0, HLLM_GENERATE_APPEND, a, M);
+    static const uint32_t ctx[] = { 256, 512, 100 }, batch[] = { 0, 16, 7 };
+    for (int i = 0; i < 3; i++) {
+        t = session_of(&u, ctx[i], kv, batch[i]);
+        OK_S(hllm_session_eval(t, text + 5, 30), t);
+        OK_S(hllm_session_load(t, in_dir("a")), t);
+        CHECK(n_tokens_of(t) == N + 8);
+        greedy(t, NULL, 0, HLLM_GENERATE_APPEND, b, M);
+        CHECK_MSG(same_tokens(a, b, M), "kv %u, context %u", kv, ctx[i]);
+        OK_S(hllm_session_rewind(t, N + 8), t);        /* and what was restored can be rewound */
+        greedy(t, NULL, 0, HLLM_GENERATE_APPEND, b, M);
+        CHECK(same_tokens(a, b, M));
+        hllm_session_free(t);
+    }
+    t = session_of(&u, N + 7, kv, 0);                  /* one too small */
+    char why[256];
+    CHECK(hllm_session_load(t, in_dir("a")) == HLLM_E_CONTEXT_FULL);
+    hllm_session_last_error(t, why, sizeof why);
+    CHECK_MSG(strstr(why, "48") && strstr(why, "47"), "%s", why);
+    CHECK(n_tokens_of(t) == 0);
+    hllm_session_free(t);
+    for (uint32_t other = 0; other < 3; other++) {     /* another KV type */
+        if (other == kv) continue;
+        t = session_of(&u, 256, other, 0);
+        CHECK(hllm_session_load(t, in_dir("a")) == HLLM_E_MISMATCH);
+        hllm_session_last_error(t, why, sizeof why);
+        CHECK_MSG(strstr(why, "KV"), "%s", why);
+        hllm_session_free(t);
+    }
+    t = session_of(&u, 64, kv, 0);                     /* an empty session is a session */
+    OK_S(hllm_session_save(t, in_dir("a")), t);
+    OK_S(hllm_session_load(s, in_dir("a")), s);
+    CHECK(n_tokens_of(s) == 0);
+    hllm_session_free(t);
+    hllm_session_free(s);
+    unlink(in_dir("a"));
+}
+
+/* ---- files that must be refused ---- */
+
+static int32_t before[512], after_want[M];
+static hllm_session *victim;
+
+static void refused(const char *what, size_t at, hllm_status allowed, int thorough)
+{
+    static int32_t now[512];
+    size_t n = 0, want = N + 3;
+    char why[256];
+    hllm_status rc = hllm_session_load(victim, in_dir("bad"));
+    if (allowed) CHECK_MSG(rc == allowed, "%s at %zu: %s", what, at, hllm_status_name(rc));
+    else CHECK_MSG(rc == HLLM_E_FORMAT || rc == HLLM_E_CORRUPT || rc == HLLM_E_TRUNCATED || rc == HLLM_E_VERSION || rc == HLLM_E_MISMATCH, "%s at %zu: %s", what, at, hllm_status_name(rc));
+    hllm_session_last_error(victim, why, sizeof why);
+    CHECK_MSG(strstr(why, "bad: "), "%s", why);
+    OK_S(hllm_session_tokens(victim, now, 512, &n), victim);
+    CHECK_MSG(n == want && same_tokens(now, before, n), "%s at %zu: %zu tokens", what, at, n);
+    if (!thorough) return;
+    hllm_session *f = NULL;
+    OK_S(hllm_session_fork(victim, &f), victim);
+    greedy(f, NULL, 0, HLLM_GENERATE_APPEND, now, M);
+    CHECK_MSG(same_tokens(now, after_want, M), "%s at %zu", what, at);
+    hllm_session_free(f);
+}
+
+static void put32(uint8_t *p, size_t at, uint32_t x) { memcpy(p + at, &x, 4); }
+static void put64(uint8_t *p, size_t at, uint64_t x) { memcpy(p + at, &x, 8); }
+static void rehash(uint8_t *p) { put64(p, 56, hl_hash(p, 56, 0x5e55104e)); }
+
+/* A file with this header (made right) and payload, checksums right. */
+static void craft(const uint8_t *header, const void *payload, size_t bytes)
+{
+    size_t cap = ZSTD_compressBound(bytes);
+    uint8_t *f = malloc(HEADER + cap + 8);
+    memcpy(f, header, HEADER);
+    rehash(f);
+    size_t n = ZSTD_compress(f + HEADER, cap, payload, bytes, 1);
+    if (ZSTD_isError(n) || n > 1 << 18) exit(1);
+    uint64_t chain, h;
+    memcpy(&h, f + 56, 8);
+    chain = hl_hash(f + HEADER, n, h ^ 0xf7a3e);
+    memcpy(f + HEADER + n, &chain, 8);
+    spill(in_dir("bad"), f, HEADER + n + 8);
+    free(f);
+}
+
+static void crafted(const uint8_t *good, size_t n)
+{
+    uint8_t h[HEADER];
+    size_t bytes;
+    uint64_t declared;
+    memcpy(&declared, good + 48, 8);
+    bytes = (size_t)declared;
+    uint8_t *payload = malloc(bytes + (64 << 20));
+    if (ZSTD_decompress(payload, bytes, good + HEADER, n - HEADER - 8) != bytes) exit(1);
+    memcpy(h, good, HEADER);
+
+    craft(h, payload, bytes);                          /* the recipe itself is right */
+    hllm_session *t = session_of(&u, 256, 0, 0);
+    OK_S(hllm_session_load(t, in_dir("bad")), t);
+    hllm_session_free(t);
+    memset(payload + bytes, 0, 64 << 20);
+    craft(h, payload, bytes + (64 << 20));             /* a bomb: unpacks to 64 MiB more than it says */
+    refused("bomb", 0, HLLM_E_CORRUPT, 1);
+    craft(h, payload, bytes - 1);
+    refused("short payload", 0, HLLM_E_CORRUPT, 1);
+    craft(h, payload, bytes + 1);
+    refused("long payload", 0, HLLM_E_CORRUPT, 1);
+    int32_t bad_token = (int32_t)u.n_vocab;
+    memcpy(payload + 8, &bad_token, 4);
+    craft(h, payload, bytes);
+    refused("token", 0, HLLM_E_CORRUPT, 1);
+    static const struct { int at; uint32_t value; hllm_status rc; } fields[] = {
+        { 8, 2, HLLM_E_VERSION }, { 8, 0, HLLM_E_VERSION }, { 12, 65, HLLM_E_VERSION }, { 16, 1, HLLM_E_MISMATCH }, { 24, 77, HLLM_E_MISMATCH }, { 28, 1, HLLM_E_MISMATCH },
+        { 32, UINT32_MAX, HLLM_E_CONTEXT_FULL }, { 32, 257, HLLM_E_CONTEXT_FULL }, { 36, UINT32_MAX, HLLM_E_CORRUPT }, { 36, 3, HLLM_E_CORRUPT },
+        { 40, 1000, HLLM_E_CORRUPT }, { 44, 1, HLLM_E_MISMATCH }, { 48, 0, HLLM_E_CORRUPT }, { 52, 1, HLLM_E_CORRUPT } };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        memcpy(h, good, HEADER);
+        put32(h, (size_t)fields[i].at, fields[i].value);
+        craft(h, payload, bytes);
+        refused("field", (size_t)fields[i].at, fields[i].rc, 0);
+    }
+    free(payload);
+}
+
+static void damaged(void)
+{
+    size_t n;
+    victim = session_of(&u, 256, 0, 0);
+    hllm_session *s = session_of(&u, 256, 0, 0);
+    OK_S(hllm_session_eval(s, text + 100, 4), s);
+    OK_S(hllm_session_save(s, in_dir("good")), s);
+    hllm_session_free(s);
+    greedy(victim, text, N, 0, before, 3);
+    OK_S(hllm_session_tokens(victim, before, 512, &n), victim);
+    OK_S(hllm_session_fork(victim, &s), victim);
+    greedy(s, NULL, 0, HLLM_GENERATE_APPEND, after_want, M);
+    hllm_session_free(s);
+
+    uint8_t *good = slurp(in_dir("good"), &n), *bad = malloc(n + 100);
+    fprintf(stderr, "session file of 4 tokens: %zu bytes\n", n);
+    uint64_t seed = 1;
+    for (size_t i = 0; i < n; i += i < 160 || i > n - 20 ? 1 : 37) {            /* one bit of a byte, and all of it */
+        for (int how = 0; how < 2; how++) {
+            memcpy(bad, good, n);
+            bad[i] ^= how ? 0xff : (uint8_t)(1u << (rnd(&seed) % 8));
+            spill(in_dir("bad"), bad, n);
+            refused("flip", i, 0, i % 199 == 0);
+        }
+    }
+    for (int bit = 0; bit < 8; bit++) {                /* every bit of the frame's head: zstd itself ignores some */
+        for (size_t i = HEADER; i < HEADER + 14; i++) {
+            memcpy(bad, good, n);
+            bad[i] ^= (uint8_t)(1u << bit);
+            spill(in_dir("bad"), bad, n);
+            refused("bit", i * 8 + (size_t)bit, 0, 0);
+        }
+    }
+    for (size_t i = 0; i < n; i += i < 120 || i + 30 > n ? 1 : 61) {
+        spill(in_dir("bad"), good, i);
+        refused("truncated", i, 0, i % 197 == 0);
+    }
+    memcpy(bad, good, n);
+    for (size_t more = 1; more <= 100; more += 9) {
+        memset(bad + n, 0, more);
+        spill(in_dir("bad"), bad, n + more);
+        refused("trailing", more, 0, more == 1);
+    }
+    memset(bad, 'x', n);
+    spill(in_dir("bad"), bad, n);
+    refused("foreign", 0, HLLM_E_FORMAT, 1);
+    crafted(good, n);
+
+    gguf_file *g = gf_llama();                         /* another model's session */
+    gbuf b = gf_write(g, NULL);
+    spill(in_dir("model"), b.p, b.n);
+    gb_free(&b);
+    gf_free(g);
+    setup other = setup_file(in_dir("model"), 1, NULL, NULL);
+    s = session_of(&other, 64, 0, 0);
+    OK_S(hllm_session_eval(s, (int32_t[]){ 1, 5, 9 }, 3), s);
+    OK_S(hllm_session_save(s, in_dir("bad")), s);
+    hllm_session_free(s);
+    setup_free(&other);
+    refused("other model", 0, HLLM_E_MISMATCH, 1);
+    unlink(in_dir("model"));
+
+    unlink(in_dir("bad"));
+    CHECK(hllm_session_load(victim, in_dir("bad")) == HLLM_E_NOT_FOUND);
+    CHECK(hllm_session_load(victim, dir) == HLLM_E_IO);
+    CHECK(hllm_session_load(victim, "") == HLLM_E_ARG);
+    CHECK(hllm_session_load(victim, NULL) == HLLM_E_ARG);
+    CHECK(hllm_session_save(victim, NULL) == HLLM_E_ARG);
+    CHECK(hllm_session_save(victim, "") == HLLM_E_ARG);
+    CHECK(hllm_session_save(victim, in_dir("no/such/folder")) == HLLM_E_IO);
+    CHECK(hllm_session_save(victim, dir) == HLLM_E_IO);                         /* a directory */
+    free(good);
+    free(bad);
+    hllm_session_free(victim);
+    unlink(in_dir("good"));
+    CHECK(n_files() == 0);
+}
+
+/* ---- saving with faults ---- */
+
+static struct { int calls, fail_at, error, kill, last_kind; } fault;
+enum { K_OPEN = 1, K_WRITE, K_FSYNC, K_CLOSE, K_RENAME, K_UNLINK, K_PREAD };
+
+static char order[64];                                 /* of the calls, one letter each */
+
+static int hit(int kind)
+{
+    if (fault.calls < 60) order[fault.calls] = " owfcru"[kind];
+    int now = fault.calls++ == fault.fail_at;
+    if (now) { fault.last_kind = kind; if (fault.kill == 1) kill(getpid(), SIGKILL); errno = fault.error; }
+    return now;
+}
+static int after_hit(int now) { if (now && fault.kill == 2) kill(getpid(), SIGKILL); return now && !fault.kill; }
+
+static int f_open(void *v, const char *p, int flags, int mode) { (void)v; int h = hit(K_OPEN); if (h && !fault.kill) return -1; int r = open(p, flags, mode); after_hit(h); return r; }
+static int64_t f_pread(void *v, int fd, void *b, size_t n, uint64_t at) { (void)v; return pread(fd, b, n, (off_t)at); }
+static int64_t f_write(void *v, int fd, const void *b, size_t n)
+{
+    (void)v;
+    int h = hit(K_WRITE);
+    if (h && !fault.kill) return fault.error == ENOSPC ? write(fd, b, n / 2) : -1;
+    if (!h && fault.error == ENOSPC && !fault.kill && fault.fail_at >= 0 && fault.calls > fault.fail_at + 1) { errno = ENOSPC; return -1; }
+    int64_t r = write(fd, b, h ? n / 2 : n);           /* killed in the middle of a write */
+    after_hit(h);
+    return r;
+}
+static int f_fsync(void *v, int fd) { (void)v; int h = hit(K_FSYNC); if (h && !fault.kill) return -1; int r = fsync(fd); after_hit(h); return r; }
+static int f_close(void *v, int fd) { (void)v; int h = hit(K_CLOSE); int r = close(fd); if (h && !fault.kill) { errno = fault.error; return -1; } after_hit(h); return r; }
+static int f_rename(void *v, const char *a, const char *b) { (void)v; int h = hit(K_RENAME); if (h && !fault.kill) return -1; int r = rename(a, b); after_hit(h); return r; }
+static int f_unlink(void *v, const char *p) { (void)v; return unlink(p); }
+static const hl_io faulty = { NULL, f_open, f_pread, f_write, f_fsync, f_close, f_rename, f_unlink };
+
+static int same_file(const char *path, const uint8_t *want, size_t n)
+{
+    size_t m;
+    uint8_t *got = slurp(path, &m);
+    int same = m == n && memcmp(got, want, n) == 0;
+    free(got);
+    return same;
+}
+
+static void save_faults(void)
+{
+    static const int errors[] = { EIO, ENOSPC, EINTR };
+    hllm_session *old = session_of(&u, 512, 0, 0), *s = session_of(&u, 512, 0, 0);
+    size_t n_old, n_new;
+    OK_S(hllm_session_eval(old, text, 11), old);
+    OK_S(hllm_session_eval(s, text, 500), s);          /* several writes */
+    OK_S(hllm_session_save(s, in_dir("new")), s);
+    OK_S(hllm_session_save(old, in_dir("f")), old);
+    uint8_t *want_old = slurp(in_dir("f"), &n_old), *want_new = slurp(in_dir("new"), &n_new);
+    unlink(in_dir("new"));
+    int kinds = 0;
+    for (int e = 0; e < 3; e++)
+        for (int i = 0;; i++) {
+            spill(in_dir("f"), want_old, n_old);
+            memset(&fault, 0, sizeof fault);
+            fault.fail_at = i;
+            fault.error = errors[e];
+            u.rt->env.io = &faulty;
+            hllm_status rc = hllm_session_save(s, in_dir("f"));
+            u.rt->env.io = NULL;
+            kinds |= 1 << fault.last_kind;
+            CHECK_MSG(n_files() == 1, "error %d at call %d: %d files", errors[e], i, n_files());
+            if (rc == HLLM_OK) CHECK_MSG(same_file(in_dir("f"), want_new, n_new), "error %d at call %d", errors[e], i);
+            else {
+                char why[256];
+                CHECK_MSG(rc == HLLM_E_IO && same_file(in_dir("f"), want_old, n_old), "error %d at call %d: %s", errors[e], i, hllm_status_name(rc));
+                hllm_session_last_error(s, why, sizeof why);
+                char number[16];
+                snprintf(number, sizeof number, "%d", errors[e]);
+                CHECK_MSG(strstr(why, "/f: ") && strstr(why, number), "%s", why);
+            }
+            if (fault.calls <= i) { CHECK(rc == HLLM_OK && i > 6); break; }
+        }
+    CHECK(kinds >> K_OPEN & kinds >> K_WRITE & kinds >> K_FSYNC & kinds >> K_CLOSE & kinds >> K_RENAME & 1);
+    memset(&fault, 0, sizeof fault);                   /* all is on the disk before the name changes, and then the name */
+    memset(order, 0, sizeof order);
+    fault.fail_at = -1;
+    u.rt->env.io = &faulty;
+    CHECK(hllm_session_save(s, in_dir("f")) == HLLM_OK);
+    u.rt->env.io = NULL;
+    char *write_end = strrchr(order, 'w');
+    CHECK_MSG(order[0] == 'o' && write_end && strcmp(write_end, "wfcrofc") == 0, "%s", order);
+    int died = 0;
+    for (int how = 1; how <= 2; how++)                 /* killed before and after (or in the middle of) each call */
+        for (int i = 0; i < 100; i++) {
+            int status;
+            spill(in_dir("f"), want_old, n_old);
+            memset(&fault, 0, sizeof fault);
+            fault.fail_at = i;
+            fault.kill = how;
+            u.rt->env.io = &faulty;
+            pid_t child = fork();
+            if (child == 0) _exit(hllm_session_save(s, in_dir("f")) == HLLM_OK ? 0 : 1);
+            u.rt->env.io = NULL;
+            if (waitpid(child, &status, 0) != child) exit(1);
+            CHECK_MSG(same_file(in_dir("f"), want_old, n_old) || same_file(in_dir("f"), want_new, n_new), "killed at call %d", i);
+            char command[400];
+            snprintf(command, sizeof command, "rm -f '%s'/f.tmp-*", dir);       /* what a killed process leaves */
+            if (system(command) != 0) exit(1);
+            if (WIFEXITED(status)) { CHECK(WEXITSTATUS(status) == 0); break; }
+            died++;
+        }
+    CHECK_MSG(died >= 14, "%d", died);
+    free(want_old);
+    free(want_new);
+    unlink(in_dir("f"));
+    hllm_session_free(old);
+    hllm_session_free(s);
+}
+
+int main(void)
+{
+    const char *where = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%s/state-XXXXXX", where && where[0] ? where : P_tmpdir);
+    if (!mkdtemp(dir)) return 1;
+    u = setup_tiny(1);
+    text_tokens(&u, text, 512);
+    for (uint32_t kv = 0; kv < 3; kv++) round_trip(kv);
+    damaged();
+    save_faults();
+    setup_free(&u);
+    CHECK(rmdir(dir) == 0);
+    return check_done();
+}

@@ -1,0 +1,330 @@
+/* run_memory.c: what is needed is said before it is taken and refused with both numbers: by budget, by cgroup; peak resident size; loading with
+ * progress and cancel; a model inside a bundle, at an odd offset, mapped and read: the same bits. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/wait.h>
+
+#include "../hostile/hostile.h"
+#include "run_common.h"
+
+static int32_t text[64];
+#define TINY test_path("models/tiny-relu2-q8_0.gguf")
+
+static uint64_t status_kb(const char *key)
+{
+    char line[256];
+    uint64_t kb = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, key, strlen(key)) == 0) kb = strtoull(line + strlen(key) + 1, NULL, 10);
+    if (f) fclose(f);
+    return kb;
+}
+
+static int has_number(const char *text_of_error, uint64_t n)
+{
+    char digits[32];
+    snprintf(digits, sizeof digits, "%" PRIu64, n);
+    return strstr(text_of_error, digits) != NULL;
+}
+
+static hllm_memory_need need_of(const hllm_model *m, uint32_t n_ctx, uint32_t kv, uint64_t ram)
+{
+    hllm_memory_need need = { .struct_size = sizeof need };
+    hllm_engine_options eo = { .struct_size = sizeof eo, .ram_bytes = ram };
+    hllm_session_options so = { sizeof so, n_ctx, kv, 0 };
+    OK_M(hllm_model_memory(m, &eo, &so, &need), m);
+    return need;
+}
+
+static void budgets(const setup *u)
+{
+    hllm_memory_need need = need_of(u->m, 256, 0, 0);
+    hllm_engine *e = (hllm_engine *)1;
+    hllm_session *s = (hllm_session *)1, *t;
+    char why[512];
+    hllm_session_options so = { sizeof so, 256, 0, 0 };
+    hllm_engine_options eo = { .struct_size = sizeof eo, .load = HLLM_LOAD_READ };
+    CHECK(need.weights_bytes > 5000000 && need.kv_bytes > 0 && need.scratch_bytes > 0 && need.total_bytes == need.weights_bytes + need.kv_bytes + need.scratch_bytes && need.available_bytes > 0);
+    CHECK(need_of(u->m, 256, 0, 12345).available_bytes == 12345);
+    CHECK(need_of(u->m, 256, HLLM_KV_F32, 0).kv_bytes > need.kv_bytes && need_of(u->m, 256, HLLM_KV_Q8_0, 0).kv_bytes < need.kv_bytes);
+    eo.ram_bytes = need.weights_bytes - 1;
+    CHECK(hllm_engine_create(u->m, &eo, &e) == HLLM_E_NOMEM && e == NULL);
+    hllm_model_last_error(u->m, why, sizeof why);
+    CHECK_MSG(has_number(why, need.weights_bytes) && has_number(why, need.weights_bytes - 1), "%s", why);
+    eo.ram_bytes = need.total_bytes - 1;               /* the weights fit, the session does not */
+    OK_M(hllm_engine_create(u->m, &eo, &e), u->m);
+    CHECK(hllm_session_create(e, &so, &s) == HLLM_E_NOMEM && s == NULL);
+    hllm_engine_last_error(e, why, sizeof why);
+    CHECK_MSG(has_number(why, need.kv_bytes + need.scratch_bytes) && has_number(why, need.kv_bytes + need.scratch_bytes - 1), "%s", why);
+    hllm_engine_free(e);
+    eo.ram_bytes = need.total_bytes;                   /* exactly one session, and another one when it is gone */
+    OK_M(hllm_engine_create(u->m, &eo, &e), u->m);
+    OK_E(hllm_session_create(e, &so, &s), e);
+    t = (hllm_session *)1;
+    CHECK(hllm_session_create(e, &so, &t) == HLLM_E_NOMEM && t == NULL);
+    t = (hllm_session *)1;
+    CHECK(hllm_session_fork(s, &t) == HLLM_E_NOMEM && t == NULL);
+    hllm_session_last_error(s, why, sizeof why);
+    CHECK_MSG(has_number(why, need.kv_bytes + need.scratch_bytes), "%s", why);
+    hllm_session_free(s);
+    OK_E(hllm_session_create(e, &so, &s), e);
+    hllm_session_free(s);
+    hllm_engine_free(e);
+    eo = (hllm_engine_options){ .struct_size = sizeof eo, .ram_bytes = need.weights_bytes / 2 };    /* auto: mapped instead */
+    OK_M(hllm_engine_create(u->m, &eo, &e), u->m);
+    hllm_engine_free(e);
+}
+
+/* The promise about memory is kept: what a session takes from the allocator is what was said. */
+static void as_said(void)
+{
+    counting c = COUNTING_INIT;
+    hllm_allocator hook = counting_hook(&c);
+    setup u = setup_file(TINY, 2, &hook, NULL);
+    for (uint32_t kv = 0; kv < 3; kv++)
+        for (uint32_t batch = 0; batch < 300; batch += 37) {
+            hllm_session *s = NULL;
+            hllm_session_options so = { sizeof so, 300, kv, batch };
+            hllm_memory_need need = { .struct_size = sizeof need };
+            OK_M(hllm_model_memory(u.m, NULL, &so, &need), u.m);
+            const size_t before = c.live;
+            OK_E(hllm_session_create(u.e, &so, &s), u.e);
+            const size_t took = c.live - before, said = (size_t)(need.kv_bytes + need.scratch_bytes);
+            CHECK_MSG(took <= said + (256 << 10), "kv %u, micro-batch %u: %zu bytes taken, %zu said", kv, batch, took, said);     /* rings and stop texts */
+            CHECK_MSG(took * 2 > said, "kv %u, micro-batch %u: %zu bytes taken, %zu said", kv, batch, took, said);
+            hllm_session_free(s);
+            CHECK(c.live == before);
+        }
+    setup_free(&u);
+    CHECK(c.live == 0);
+}
+
+/* In a child of its own: the peak of resident memory. */
+static void peak(const char *path, uint32_t load, uint32_t n_ctx)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        const uint64_t before = status_kb("VmHWM");
+        struct stat st;
+        hllm_engine_options eo = { .struct_size = sizeof eo, .load = load };
+        if (stat(path, &st) != 0) _exit(2);
+        setup u = setup_file(path, 2, NULL, &eo);
+        hllm_memory_need need = need_of(u.m, n_ctx, 0, 0);
+        hllm_session *s = session_of(&u, n_ctx, 0, 0);
+        static int32_t t[4096], out[8];
+        text_tokens(&u, t, n_ctx - 10);
+        greedy(s, t, n_ctx - 10, 0, out, 8);
+        const uint64_t grown = (status_kb("VmHWM") - before) << 10, limit = (uint64_t)st.st_size + need.kv_bytes + (64u << 20);
+        fprintf(stderr, "%s, %s: peak %.1f MiB over the start, file %.1f, KV %.1f, limit %.1f\n", strrchr(path, '/') + 1, load == HLLM_LOAD_READ ? "read" : "mmap",
+                (double)grown / 1048576, (double)st.st_size / 1048576, (double)need.kv_bytes / 1048576, (double)limit / 1048576);
+        CHECK_MSG(grown <= limit, "%s, load mode %u", path, load);
+        hllm_session_free(s);
+        setup_free(&u);
+        _exit(check_done());
+    }
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* ---- cgroup ---- */
+
+static int write_text(const char *path, const char *s)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    int ok = fd >= 0 && write(fd, s, strlen(s)) == (ssize_t)strlen(s);
+    if (fd >= 0) close(fd);
+    return ok;
+}
+
+static void cgroup(void)
+{
+    static const char *const roots[][2] = { { "/sys/fs/cgroup/memory", "memory.limit_in_bytes" }, { "/sys/fs/cgroup", "memory.max" } };
+    char mine[600] = "", group[700], path[800], line[700];
+    int v;
+    FILE *f = fopen("/proc/self/cgroup", "r");
+    for (v = 0; v < 2; v++) {
+        if (f) rewind(f);
+        while (f && fgets(line, sizeof line, f)) {
+            line[strcspn(line, "\n")] = 0;
+            char *at = v == 0 ? strstr(line, ":memory:") : strncmp(line, "0::", 3) == 0 ? line + 2 : NULL;
+            if (at) snprintf(mine, sizeof mine, "%s", strchr(at + 1, v == 0 ? ':' : '/') + (v == 0));
+        }
+        snprintf(group, sizeof group, "%s%s/hllm-test-%ld", roots[v][0], mine, (long)getpid());
+        if (mkdir(group, 0755) == 0) break;
+        snprintf(group, sizeof group, "%s/hllm-test-%ld", roots[v][0], (long)getpid());
+        if (mkdir(group, 0755) == 0) break;
+    }
+    if (f) fclose(f);
+    if (v == 2) { fprintf(stderr, "no writable memory cgroup: not tested\n"); return; }
+    snprintf(path, sizeof path, "%s/%s", group, roots[v][1]);
+    if (!write_text(path, "41943040")) {
+        fprintf(stderr, "no limit can be set in %s: not tested\n", group);
+        rmdir(group);
+        return;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        char pid[32], why[512];
+        snprintf(path, sizeof path, "%s/cgroup.procs", group);
+        snprintf(pid, sizeof pid, "%ld", (long)getpid());
+        if (!write_text(path, pid)) _exit(77);
+        hllm_runtime *rt = NULL;
+        hllm_model *m = NULL;
+        hllm_engine *e = NULL;
+        hllm_session *s = NULL;
+        hllm_machine_info mi = { .struct_size = sizeof mi };
+        REQUIRE(hllm_runtime_create(&(hllm_runtime_options){ .struct_size = sizeof(hllm_runtime_options), .n_threads = 1 }, &rt) == HLLM_OK);
+        OK_RT(hllm_runtime_machine(rt, &mi), rt);
+        CHECK_MSG(mi.memory_bytes == 41943040 && mi.memory_available_bytes <= 41943040, "%" PRIu64 " of %" PRIu64, mi.memory_available_bytes, mi.memory_bytes);
+        OK_RT(hllm_model_open(rt, TINY, NULL, &m), rt);
+        OK_M(hllm_engine_create(m, NULL, &e), m);
+        hllm_session_options so = { sizeof so, 512, HLLM_KV_F32, 512 };
+        hllm_memory_need need = { .struct_size = sizeof need };
+        OK_M(hllm_model_memory(m, NULL, &so, &need), m);
+        CHECK(need.available_bytes < 41943040);
+        hllm_status rc = HLLM_OK;
+        for (int i = 0; i < 20 && rc == HLLM_OK; i++) {
+            int32_t t[8];
+            rc = hllm_session_create(e, &so, &s);
+            if (rc == HLLM_OK) { text_tokens(&(setup){ rt, m, e, 0, 0 }, t, 8); OK_S(hllm_session_eval(s, t, 8), s); }
+        }
+        CHECK_MSG(rc == HLLM_E_NOMEM && s == NULL, "%d", rc);
+        hllm_engine_last_error(e, why, sizeof why);
+        CHECK_MSG(has_number(why, need.kv_bytes + need.scratch_bytes) && strstr(why, "cgroup"), "%s", why);
+        fprintf(stderr, "under a limit of 40 MiB: %s\n", why);
+        _exit(check_done());
+    }
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK_MSG(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77), "status %x", status);
+    sleep_us(100000);
+    rmdir(group);
+}
+
+/* ---- progress ---- */
+
+typedef struct watcher { hllm_progress *p; _Atomic int stop; int cancel; } watcher;
+static void *watch(void *v)
+{
+    watcher *w = v;
+    uint64_t done, total, last = 0;
+    while (!w->stop) {
+        CHECK(hllm_progress_read(w->p, &done, &total) == HLLM_OK);
+        CHECK_MSG(done >= last, "%" PRIu64 " after %" PRIu64, done, last);
+        last = done;
+        if (w->cancel && done > 0) { CHECK(hllm_progress_cancel(w->p) == HLLM_OK); }
+    }
+    return NULL;
+}
+
+static void progress(const setup *u)
+{
+    for (int mode = 0; mode < 6; mode++) {
+        watcher w = { NULL, 0, mode >= 4 };
+        hllm_model *m = NULL;
+        hllm_engine *e = (hllm_engine *)1;
+        pthread_t t;
+        uint64_t done = 1, total = 1;
+        char why[256];
+        OK_RT(hllm_progress_create(u->rt, &w.p), u->rt);
+        CHECK(hllm_progress_read(w.p, &done, &total) == HLLM_OK && done == 0 && total == 0);
+        OK_RT(hllm_model_open(u->rt, TINY, &(hllm_model_options){ .struct_size = sizeof(hllm_model_options), .progress = mode & 1 ? w.p : NULL }, &m), u->rt);
+        if (mode == 2 || mode == 3) hllm_progress_cancel(w.p);                  /* before it starts */
+        if (pthread_create(&t, NULL, watch, &w) != 0) exit(1);
+        hllm_engine_options eo = { .struct_size = sizeof eo, .load = mode & 1 ? HLLM_LOAD_MMAP : HLLM_LOAD_READ, .progress = w.p };
+        hllm_status rc = hllm_engine_create(m, &eo, &e);
+        w.stop = 1;
+        pthread_join(t, NULL);
+        if (mode < 2) {
+            CHECK(rc == HLLM_OK);
+            hllm_progress_read(w.p, &done, &total);
+            CHECK_MSG(done == total && total > 5000000, "mode %d: %" PRIu64 " of %" PRIu64, mode, done, total);
+            hllm_engine_free(e);
+        } else {
+            CHECK_MSG((rc == HLLM_E_CANCELLED && e == NULL) || (mode >= 4 && rc == HLLM_OK), "mode %d: %d", mode, rc);
+            if (rc == HLLM_OK) hllm_engine_free(e);
+            hllm_model_last_error(m, why, sizeof why);
+            if (rc != HLLM_OK) CHECK_MSG(strstr(why, "cancelled"), "%s", why);
+        }
+        hllm_model_free(m);
+        if (mode == 2) {                               /* opening, too */
+            m = (hllm_model *)1;
+            CHECK(hllm_model_open(u->rt, TINY, &(hllm_model_options){ .struct_size = sizeof(hllm_model_options), .progress = w.p }, &m) == HLLM_E_CANCELLED && m == NULL);
+        }
+        hllm_progress_free(w.p);
+    }
+    CHECK(hllm_progress_cancel(NULL) == HLLM_E_ARG && hllm_progress_read(NULL, NULL, NULL) == HLLM_E_ARG);
+}
+
+/* ---- bundles ---- */
+
+static void bundle(const setup *u)
+{
+    char path[300];
+    const char *where = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/bundle-XXXXXX", where && where[0] ? where : P_tmpdir);
+    int fd = mkstemp(path), in = open(TINY, O_RDONLY | O_CLOEXEC);
+    REQUIRE(fd >= 0 && in >= 0);
+    struct stat st;
+    fstat(in, &st);
+    const size_t n = (size_t)st.st_size;
+    char *all = malloc(n);
+    REQUIRE(read(in, all, n) == (ssize_t)n);
+    float *want = malloc(u->n_vocab * sizeof *want), *got = malloc(u->n_vocab * sizeof *got);
+    hllm_session *s = session_of(u, 64, 0, 0);
+    OK_S(hllm_session_eval(s, text, 50), s);
+    OK_S(hllm_session_logits(s, 49, want, u->n_vocab), s);
+    hllm_session_free(s);
+    static const uint64_t offsets[] = { 0, 4096, 32, 1, 12345 };
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+        for (uint32_t load = HLLM_LOAD_MMAP; load <= HLLM_LOAD_READ; load++)
+            for (uint32_t act = 0; act < 2; act++) {
+                hllm_model *m = NULL;
+                hllm_engine *e = NULL;
+                REQUIRE(ftruncate(fd, 0) == 0 && pwrite(fd, all, n, (off_t)offsets[i]) == (ssize_t)n && pwrite(fd, "behind", 6, (off_t)(offsets[i] + n)) == 6);
+                CHECK(lseek(fd, 3, SEEK_SET) == 3);
+                OK_RT(hllm_model_open_fd(u->rt, fd, offsets[i], n, NULL, &m), u->rt);
+                OK_M(hllm_engine_create(m, &(hllm_engine_options){ .struct_size = sizeof(hllm_engine_options), .load = load, .act = act }, &e), m);
+                setup v = { u->rt, m, e, u->n_vocab, u->n_embd };
+                s = session_of(&v, 64, 0, 0);
+                hllm_model_free(m);
+                hllm_engine_free(e);
+                OK_S(hllm_session_eval(s, text, 50), s);
+                OK_S(hllm_session_logits(s, 49, got, u->n_vocab), s);
+                if (act == HLLM_ACT_Q8) CHECK_MSG(memcmp(want, got, u->n_vocab * sizeof *want) == 0, "offset %" PRIu64 ", load mode %u", offsets[i], load);
+                hllm_session_free(s);
+                CHECK(lseek(fd, 0, SEEK_CUR) == 3);                  /* the caller's own position is its own */
+            }
+    hllm_model *m = (hllm_model *)1;
+    CHECK(hllm_model_open_fd(u->rt, fd, offsets[4], n + 7, NULL, &m) == HLLM_E_TRUNCATED && m == NULL);
+    m = (hllm_model *)1;
+    CHECK(hllm_model_open_fd(u->rt, fd, offsets[4], n / 2, NULL, &m) == HLLM_E_TRUNCATED && m == NULL);
+    CHECK(hllm_model_open_fd(u->rt, -1, 0, 0, NULL, &m) == HLLM_E_ARG);
+    free(all); free(want); free(got);
+    close(fd);
+    close(in);
+    unlink(path);
+}
+
+int main(void)
+{
+    if (!SANITIZED) {                                  /* first: while this process is small */
+        peak(TINY, HLLM_LOAD_READ, 512);
+        peak(TINY, HLLM_LOAD_MMAP, 512);
+        static const char *const more[] = { "build/models/smollm2-135m-instruct-q4_1.gguf", "build/models/gemma-3-270m-q4_k_m.gguf" };
+        for (int i = 0; i < 2; i++)
+            if (access(test_path(more[i]), R_OK) == 0) { peak(test_path(more[i]), HLLM_LOAD_READ, 1024); peak(test_path(more[i]), HLLM_LOAD_MMAP, 1024); }
+        cgroup();
+    }
+    setup u = setup_tiny(2);
+    text_tokens(&u, text, 64);
+    budgets(&u);
+    as_said();
+    progress(&u);
+    bundle(&u);
+    setup_free(&u);
+    return check_done();
+}

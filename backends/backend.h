@@ -33,7 +33,7 @@ typedef struct hl_weight {
 typedef struct hl_act {
     const float *x;                                    /* [n_tok][n]: what it was made from; must stay until the last matmul */
     void *q;                                           /* act_bytes(n) * n_tok: 8-bit blocks with scales and sums; NULL: f32 arithmetic */
-    bool fine;                                         /* q holds twice as many rows: the second n_tok are what the first left over, about
+    bool fine;                                         /* q holds two rows for each token: the second is what the first left over, about
                                                           16 bits in all.  Weights are still read once: for the head, where it costs least */
     uint32_t n;
     uint32_t n_tok;

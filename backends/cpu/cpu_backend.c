@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { FINE_ROWS = 32, MIN_TASK_WORK = 1 << 14 };                         /* multiply-adds below which a second thread costs more than it saves */
+enum { FINE_ROWS = 32, FINE_TOKENS = 16, MIN_TASK_WORK = 1 << 14 };                         /* multiply-adds below which a second thread costs more than it saves */
 
 struct hl_device {
     const hl_env *env;
@@ -149,11 +149,11 @@ static void quant_rows(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
     float *left = g->s->scratch + thread * g->s->scratch_n;          /* [n]: a stream's scratch holds rows of the widest weight */
     for (uint32_t t = t0; t < t1; t++) {
         const float *x = a->x + (size_t)t * a->n;
-        hl_q8_unit *r = hl_q8_row_at(a->q, a->n, t);
+        hl_q8_unit *r = hl_q8_row_at(a->q, a->n, a->fine ? 2 * t : t);
         k->quantize(r, x, a->n);
         if (!a->fine) continue;
         for (uint32_t i = 0; i < a->n; i++) left[i] = x[i] - r[i / 256].d[i % 256 / 32] * (float)r[i / 256].q[i % 256];
-        k->quantize(hl_q8_row_at(a->q, a->n, a->n_tok + t), left, a->n);
+        k->quantize(hl_q8_row_at(a->q, a->n, 2 * t + 1), left, a->n);
     }
 }
 
@@ -168,14 +168,16 @@ typedef struct matmul_arg { hl_stream *s; const hl_act *a; const hl_product *p; 
 
 static bool is_quantised(uint32_t dtype) { return dtype != HL_F32 && dtype != HL_F16 && dtype != HL_BF16; }
 
-/* A fine activation's second half, added to y.  Few rows at once: the weights still lie in the cache. */
-static void add_fine(const matmul_arg *m, const hl_weight *w, float *y, size_t stride, const uint8_t *rows, uint32_t n_rows, float *scratch)
+/* With a fine activation every token is two: both are computed and added. */
+static void fine_rows(const matmul_arg *m, const hl_weight *w, float *y, size_t stride, const uint8_t *rows, uint32_t n_rows, float *scratch)
 {
     const hl_act *a = m->a;
-    float part[FINE_ROWS];
-    for (uint32_t t = 0; t < a->n_tok; t++) {
-        m->s->d->k->matmul_q8(w->dtype, part, FINE_ROWS, rows, w->row_bytes, n_rows, w->cols, hl_q8_row_at(a->q, a->n, a->n_tok + t), 1, scratch);
-        for (uint32_t r = 0; r < n_rows; r++) y[t * stride + r] += part[r];
+    float part[2 * FINE_TOKENS][FINE_ROWS];
+    for (uint32_t t0 = 0; t0 < a->n_tok; t0 += FINE_TOKENS) {
+        const uint32_t n = HL_MIN((uint32_t)FINE_TOKENS, a->n_tok - t0);
+        m->s->d->k->matmul_q8(w->dtype, part[0], FINE_ROWS, rows, w->row_bytes, n_rows, w->cols, hl_q8_row_at(a->q, a->n, 2 * t0), 2 * n, scratch);
+        for (uint32_t t = 0; t < n; t++)
+            for (uint32_t r = 0; r < n_rows; r++) y[(t0 + t) * stride + r] = part[2 * t][r] + part[2 * t + 1][r];
     }
 }
 
@@ -193,8 +195,8 @@ static void product_rows(const matmul_arg *m, const hl_product *p, uint32_t r0, 
         const uint8_t *rows = (const uint8_t *)w->data + (size_t)r * w->row_bytes;
         float *y = p->y + r;
         if (!q8) { k->matmul_f32(w->dtype, y, p->stride, rows, w->row_bytes, n, w->cols, a->x, a->n_tok, scratch); continue; }
-        k->matmul_q8(w->dtype, y, p->stride, rows, w->row_bytes, n, w->cols, a->q, a->n_tok, scratch);
-        if (a->fine) add_fine(m, w, y, p->stride, rows, n, scratch);
+        if (a->fine) fine_rows(m, w, y, p->stride, rows, n, scratch);
+        else k->matmul_q8(w->dtype, y, p->stride, rows, w->row_bytes, n, w->cols, a->q, a->n_tok, scratch);
     }
     if (p->bias)
         for (uint32_t t = 0; t < a->n_tok; t++)

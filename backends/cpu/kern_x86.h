@@ -274,13 +274,9 @@ static inline vi add_pairs(vi a, vi b)                 /* sums of neighbours: a'
     return add((vi)pick_even(x, y), (vi)pick_odd(x, y));
 }
 
-static inline __attribute__((always_inline)) vf unit_direct(vf acc, const rows *r, const hl_q8_unit *a, const quant t)
+static inline __attribute__((always_inline)) vf unit_direct(vf acc, const vb v[8], const unit_scales *s, const hl_q8_unit *a, const quant t)
 {
-    vb v[8];
     vi p[8], dots[2];
-    unit_scales s;
-    t.unpack(r, v);
-    t.scales(r, &s);
     UNROLL for (uint32_t i = 0; i < 8; i++) p[i] = dot(v[i], both_32(a->q + 32 * i), t.largest == 255);
     vi low = add_pairs(add_pairs(p[0], p[1]), add_pairs(p[2], p[3]));      /* per row: groups 0..3, first halves; second halves */
     vi high = add_pairs(add_pairs(p[4], p[5]), add_pairs(p[6], p[7]));
@@ -288,7 +284,7 @@ static inline __attribute__((always_inline)) vf unit_direct(vf acc, const rows *
     first_dots(dots, a, t);
     dots[0] = add(dots[0], t.halves ? first : add(first, second));
     if (t.halves) dots[1] = add(dots[1], second);
-    return add_unit(acc, dots, &s, a, t);
+    return add_unit(acc, dots, s, a, t);
 }
 
 /* The last unit of blocks of 32 may be short: it is copied and completed with zero blocks. */
@@ -318,24 +314,34 @@ static inline void rows_next(rows *r, uint32_t bytes)
 
 enum { PREFETCH_AHEAD = 2048 };
 
-static inline __attribute__((always_inline)) void matmul_direct(float *y, const uint8_t *w, size_t row_bytes, uint32_t n_rows, uint32_t cols,
-                                                                const hl_q8_unit *a, const quant t)
+enum { FEW_TOKENS = 2 };                               /* up to here straight from the blocks is cheaper than a panel */
+
+/* n_tok <= FEW_TOKENS, a constant: a unit is unpacked once for all of them. */
+static inline __attribute__((always_inline)) void matmul_direct(float *y, size_t stride, const uint8_t *w, size_t row_bytes, uint32_t n_rows, uint32_t cols,
+                                                                const void *act, const uint32_t n_tok, const quant t)
 {
     uint32_t step = (n_rows + ROWS - 1) / ROWS, full = cols / 256, n_units = (cols + 255) / 256;
+    const hl_q8_unit *a[FEW_TOKENS];
+    for (uint32_t it = 0; it < n_tok; it++) a[it] = hl_q8_row_at((void *)(uintptr_t)act, cols, it);
     for (uint32_t ir = 0; ir < step; ir++) {
         rows r = rows_at(w, row_bytes, ir, step, n_rows);
         short_unit last;
-        vf acc = { 0 };
+        vf acc[FEW_TOKENS] = { { 0 } };
         for (uint32_t iu = 0; iu < n_units; iu++) {
+            vb v[8];
+            unit_scales s;
             if (t.small && iu == full) complete(&last, &r, cols % 256 / 32 * (t.unit_bytes / 8));
             for (int k = 0; k < ROWS; k++)
                 for (uint32_t at = 0; at < t.unit_bytes; at += 64) _mm_prefetch((const char *)r.at[k] + PREFETCH_AHEAD + at, _MM_HINT_T0);
-            acc = unit_direct(acc, &r, a + iu, t);
+            t.unpack(&r, v);
+            t.scales(&r, &s);
+            UNROLL for (uint32_t it = 0; it < n_tok; it++) acc[it] = unit_direct(acc[it], v, &s, a[it] + iu, t);
             rows_next(&r, t.unit_bytes);
         }
         float sum[4][ROWS];
-        sum_rows(acc, acc, acc, acc, sum);
-        for (uint32_t k = 0; k < ROWS; k++) if (ir + k * step < n_rows) y[ir + k * step] = sum[0][k];
+        sum_rows(acc[0], acc[n_tok - 1], acc[0], acc[0], sum);
+        for (uint32_t it = 0; it < n_tok; it++)
+            for (uint32_t k = 0; k < ROWS; k++) if (ir + k * step < n_rows) y[it * stride + ir + k * step] = sum[it][k];
     }
 }
 
@@ -443,18 +449,12 @@ static inline __attribute__((always_inline)) void matmul_panel(float *y, size_t 
     }
 PANEL_SHAPES
 
-enum { FEW_TOKENS = 2 };                               /* up to here unpacking anew per token is cheaper than a panel */
-
 static inline __attribute__((always_inline)) void matmul_type(float *y, size_t stride, const uint8_t *w, size_t row_bytes, uint32_t n_rows, uint32_t cols,
                                                               const void *act_base, uint32_t n_tok, float *scratch, const quant t)
 {
     vb *panel = (vb *)(void *)scratch;
-    if (n_tok <= FEW_TOKENS) {
-        for (uint32_t it = 0; it < n_tok; it++) {
-            matmul_direct(y + it * stride, w, row_bytes, n_rows, cols, hl_q8_row_at((void *)(uintptr_t)act_base, cols, it), t);
-        }
-        return;
-    }
+    if (n_tok == 1) { matmul_direct(y, stride, w, row_bytes, n_rows, cols, act_base, 1, t); return; }
+    if (n_tok == 2) { matmul_direct(y, stride, w, row_bytes, n_rows, cols, act_base, 2, t); return; }
     for (uint32_t ir = 0; ir < n_rows; ir += PANEL_ROWS) {
         uint32_t n = HL_MIN(n_rows - ir, (uint32_t)PANEL_ROWS), n_vectors = (uint32_t)hl_align_up((n + ROWS - 1) / ROWS, TILE_VECTORS);
         for (uint32_t k = 0; k < n_vectors; k++)

@@ -446,6 +446,9 @@ hllm_status hllm_model_special_token(const hllm_model *m, uint32_t kind, int32_t
 
 /* ---- chat ---- */
 
+/* All names would not fit in a message. */
+#define SOME_TEMPLATES "such as chatml, llama3.1, mistral-v7-tekken, gemma3, phi3, qwen3 or deepseek-r1 (hllm_chat_template_names has all)"
+
 const char *hllm_chat_template_names(void) { return hl_chat_template_names(); }
 
 hllm_status hllm_chat_template(const hllm_model *m, const char **name)
@@ -455,8 +458,8 @@ hllm_status hllm_chat_template(const hllm_model *m, const char **name)
     NEED_ARG(err, name);
     *name = NULL;
     const char *path = hl_gguf_path(m->model->gguf);
-    if (!m->model->has_template) return hl_fail(err, HLLM_E_NOT_FOUND, "%s: the file has no chat template; name one of: %s", path, hl_chat_template_names());
-    if (!m->model->chat) return hl_fail(err, HLLM_E_UNSUPPORTED, "%s: its chat template is not one of those known here; name one of: %s", path, hl_chat_template_names());
+    if (!m->model->has_template) return hl_fail(err, HLLM_E_NOT_FOUND, "%s: the file has no chat template; name one, " SOME_TEMPLATES, path);
+    if (!m->model->chat) return hl_fail(err, HLLM_E_UNSUPPORTED, "%s: its chat template is not one of those known here; name one, " SOME_TEMPLATES, path);
     *name = hl_chat_template_name(m->model->chat);
     return HLLM_OK;
 }
@@ -480,7 +483,7 @@ static hl_status render(const hllm_model *m, const hllm_chat_message *messages, 
     if (full.template_name) {
         HL_TRY(check_name(err, "template_name", full.template_name));
         t = hl_chat_template_find(full.template_name);
-        if (!t) { rc = hl_fail(err, HLLM_E_UNSUPPORTED, "chat template \"%s\" is not known; known are: %s", full.template_name, hl_chat_template_names()); goto done; }
+        if (!t) { rc = hl_fail(err, HLLM_E_UNSUPPORTED, "chat template \"%s\" is not known; name one, " SOME_TEMPLATES, full.template_name); goto done; }
     } else if (!t) { const char *name; rc = hllm_chat_template(m, &name); goto done; }
     HL_NEED(copy = hl_alloc_array(m->rt->env.mem, n, sizeof *copy));
     for (size_t i = 0; i < n; i++) {

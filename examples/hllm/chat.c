@@ -166,10 +166,12 @@ int cmd_chat(const cli_options *o)
     talk t = { 0 };
     if (o->chat_template && strcmp(o->chat_template, "list") == 0) return list_templates();
     int code = cli_open_engine(&c, o);
-    if (!code && !o->chat_template) {                  /* say at once, not after the first question, that there is no template */
-        const char *name = NULL;
-        const hllm_status rc = hllm_chat_template(c.model, &name);
-        if (rc != HLLM_OK) code = cli_fail(&c, AT_MODEL, rc);
+    if (!code) {                                       /* say at once, not after the first question, that there is no such template */
+        const hllm_chat_options opt = { .struct_size = sizeof opt, .template_name = o->chat_template };
+        const hllm_chat_message hello = { .struct_size = sizeof hello, .role = "user", .content = "Hello", .content_bytes = 5 };
+        size_t n;
+        const hllm_status rc = hllm_chat_render(c.model, &hello, 1, &opt, NULL, 0, &n);
+        if (rc != HLLM_OK && rc != HLLM_E_BUFFER) code = cli_fail(&c, AT_MODEL, rc);
     }
     if (!code) code = cli_open_session(&c, o->n_ctx);
     if (!code && o->system) say(&t, "system", o->system, strlen(o->system));

@@ -144,6 +144,7 @@ HLLM_API hllm_status hllm_progress_create(hllm_runtime *rt, hllm_progress **out)
 HLLM_API void hllm_progress_free(hllm_progress *p);
 /* Units are bytes when loading.  total 0: not known yet. */
 HLLM_API hllm_status hllm_progress_read(const hllm_progress *p, uint64_t *done, uint64_t *total);
+/* The call that the handle is given to ends with HLLM_E_CANCELLED, also one that begins later: a cancelled handle stays so. */
 HLLM_API hllm_status hllm_progress_cancel(hllm_progress *p);
 
 /* ---- model -------------------------------------------------------------------------------------------------------- */
@@ -340,7 +341,8 @@ HLLM_API size_t hllm_session_last_error(const hllm_session *s, char *buf, size_t
 typedef struct hllm_session_info {
     uint32_t struct_size;
     uint32_t n_ctx;
-    uint32_t n_tokens;                /* in the KV cache: the next position */
+    uint32_t n_tokens;                /* of the conversation: the next position.  The token sampled last may not be computed yet:
+                                         hllm_session_eval(s, NULL, 0) does that */
     uint32_t micro_batch;
     uint32_t kv;                      /* HLLM_KV_... */
     uint32_t n_tokens_min;            /* the lowest position that hllm_session_rewind can still reach, besides 0 */

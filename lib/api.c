@@ -723,6 +723,11 @@ static hl_status start_text(hllm_session *s, const char *prompt, size_t bytes, c
     const hl_text_part part = { prompt ? prompt : "", bytes, false };
     uint32_t flags = (full.flags & HLLM_GENERATE_PARSE_SPECIAL ? HLLM_TOKENIZE_PARSE_SPECIAL : 0u) | (full.flags & HLLM_GENERATE_NO_SPECIAL ? HLLM_TOKENIZE_NO_SPECIAL : 0u);
     if (full.flags & HLLM_GENERATE_APPEND && s->n_tokens) flags |= HLLM_TOKENIZE_NO_SPECIAL;
+    /* Before the work of splitting: no token stands for more than max_piece bytes. */
+    if (bytes / HL_MAX(s->engine->max_piece, (size_t)1) > s->sizes.n_ctx) {
+        rc = hl_fail(&s->err, HLLM_E_CONTEXT_FULL, "the prompt's %zu bytes are at least %zu tokens: the context is %u", bytes, bytes / s->engine->max_piece, s->sizes.n_ctx);
+        goto done;
+    }
     /* A token rarely stands for less than a byte (a space may become three): then once more with what is needed. */
     for (size_t cap = bytes + 16;; cap = n) {
         hl_free(env->mem, tokens);

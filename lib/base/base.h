@@ -126,6 +126,7 @@ typedef struct hl_file {
     char *path;                /* as it was given, or "fd N"; for messages */
 } hl_file;
 
+const char *hl_errno_text(int e);                      /* a few words; thread-safe, no locale */
 /* Refuses what is not a regular file at once (FIFO, device, directory): HLLM_E_IO, or HLLM_E_NOT_FOUND when there is none. */
 hl_status hl_file_open(const hl_env *env, hl_error *err, const char *path, hl_file *out);
 hl_status hl_file_open_fd(const hl_env *env, hl_error *err, int fd, uint64_t offset, uint64_t length, hl_file *out);
@@ -149,6 +150,8 @@ size_t hl_utf8_tail(const char *s, size_t n);
 const char *hl_text_f64(double x, char buf[32]);
 /* dst[cap] = src so that it can be shown: control bytes and bytes that are no UTF-8 become \xNN; cut between characters. */
 void hl_text_printable(char *dst, size_t cap, const char *src);
+/* Cuts the middle out of a text of more than n bytes ("..."): a long path must not push the reason out of a message. */
+void hl_text_shorten(char *s, size_t n);
 uint64_t hl_hash(const void *data, size_t n, uint64_t seed);          /* fast, seeded; not for secrets */
 
 /* ---- threads (pool.c) ---- */

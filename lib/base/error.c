@@ -66,11 +66,12 @@ static size_t whole_chars(const char *s, size_t most)
 hl_status hl_fail(hl_error *e, hl_status code, const char *fmt, ...)
 {
     if (!e) return code;
-    char raw[sizeof e->text];
+    char raw[8192];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(raw, sizeof raw, fmt, ap);
     va_end(ap);
+    hl_text_shorten(raw, sizeof e->text / 2);
     pthread_mutex_lock(&e->lock);
     e->code = code;
     hl_text_printable(e->text, sizeof e->text, raw);

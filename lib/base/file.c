@@ -25,7 +25,7 @@ const hl_io hl_io_posix = { NULL, posix_open, posix_pread, posix_write, posix_fs
 static const hl_io *io_of(const hl_env *env) { return env->io ? env->io : &hl_io_posix; }
 
 /* strerror is not thread-safe and speaks the host's language; strerrorname_np would name EIO and no more. */
-static const char *reason(int e)
+const char *hl_errno_text(int e)
 {
     switch (e) {
     case ENOENT: return "no such file";
@@ -38,6 +38,8 @@ static const char *reason(int e)
     case ENOSPC: return "no space left on the device";
     case EROFS: return "the file system is read-only";
     case EIO: return "input/output error";
+    case EFBIG: return "the file would be too large";
+    case EEXIST: return "it exists already";
     case ENOMEM: return "out of memory";
     case EBADF: return "bad file descriptor";
     case ENXIO: return "a socket or a device without driver";
@@ -47,7 +49,7 @@ static const char *reason(int e)
 
 static hl_status fail_errno(hl_error *err, hl_status code, const char *path, const char *what, int e)
 {
-    return hl_fail(err, code, "%s: %s: %s (errno %d)", path, what, reason(e), e);
+    return hl_fail(err, code, "%s: %s: %s (errno %d)", path, what, hl_errno_text(e), e);
 }
 
 static hl_status check_regular(hl_error *err, int fd, const char *path, uint64_t *bytes)

@@ -30,11 +30,12 @@ void hl_log_free(hl_mem *mem, hl_log *log)
 void hl_log_write(hl_log *log, uint32_t level, const char *fmt, ...)
 {
     if (!log) return;
-    char raw[LINE], text[LINE];
+    char raw[8192], text[LINE];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(raw, sizeof raw, fmt, ap);
     va_end(ap);
+    hl_text_shorten(raw, LINE - 20);
     hl_text_printable(text, sizeof text, raw);
     pthread_mutex_lock(&log->lock);
     uint32_t at = (log->first + log->n) % N_LINES;

@@ -105,6 +105,14 @@ const char *hl_text_f64(double x, char buf[32])
     return buf;
 }
 
+void hl_text_shorten(char *s, size_t n)
+{
+    const size_t len = strlen(s), front = n / 4;
+    if (len <= n) return;
+    memcpy(s + front, "...", 3);
+    memmove(s + front + 3, s + len - (n - front - 3), n - front - 3 + 1);
+}
+
 /* Multiply-and-fold over 8-byte words (the idea of wyhash), seeded so that a file cannot aim at our tables. */
 static uint64_t fold(uint64_t a, uint64_t b)
 {

@@ -101,6 +101,11 @@ static hl_status read_rope_scaling(ctx *c)
     } else g->rope_scaling = HL_SCALING_LINEAR;
     if (find(c, "rope.scaling.factor")) HL_TRY(get_f32(c, "rope.scaling.factor", true, 0, 1e6, &factor));
     else HL_TRY(get_f32(c, "rope.scale_linear", false, 0, 1e6, &factor));
+    if (factor != 0 && factor < 1e-6f) {
+        char b[32];
+        rc = hl_fail(c->err, HLLM_E_FORMAT, "%s: key %s is %s, expected 0 (none) or at least 1e-06", c->path, c->key, hl_text_f64(factor, b));
+        goto done;
+    }
     g->yarn_factor = factor == 0 ? 1.0f : factor;
     g->rope_attn_factor = 1.0f;
     HL_TRY(get_f32(c, "rope.scaling.attn_factor", false, 1e-6, 1e6, &g->rope_attn_factor));
@@ -206,6 +211,10 @@ static hl_status read_config(ctx *c)
     HL_TRY(get_f32(c, "attention.scale", false, 1e-9, 1e6, &g->attention_scale));
     HL_TRY(read_rope_scaling(c));
     HL_TRY(read_windows(c, base));
+    const hl_gguf_key *causal = find(c, "attention.causal");
+    bool is_causal = true;
+    if (causal && (causal->type == HLLM_VALUE_ARRAY || hl_gguf_bool(causal, 0, &is_causal) != HLLM_OK)) { rc = wrong_type(c, causal, "a bool"); goto done; }
+    if (!is_causal) { rc = hl_fail(c->err, HLLM_E_UNSUPPORTED, "%s: key %s is false: encoders cannot be run", c->path, c->key); goto done; }
     HL_TRY(get_u32(c, "expert_count", false, 0, 1 << 20, &vocab));
     if (vocab) {
         rc = hl_fail(c->err, HLLM_E_UNSUPPORTED, "%s: key %s is %u: mixture-of-experts models cannot be run yet", c->path, c->key, vocab);
@@ -276,6 +285,10 @@ static hl_status take_tensors(ctx *c)
         if ((f->required_global | f->optional_global) & bit) HL_TRY(take_role(c, 0, (hl_role)r, f->required_global & bit));
     }
     if (!m->t[HL_HEAD]) m->t[HL_HEAD] = m->t[HL_EMBED];
+    if (!m->t[HL_ROPE_LONG] != !m->t[HL_ROPE_SHORT] || (m->t[HL_ROPE_LONG] && m->t[HL_ROPE_FREQS])) {
+        rc = hl_fail(c->err, HLLM_E_MISMATCH, "%s: tensors rope_factors_long.weight and rope_factors_short.weight come together, and not with rope_freqs.weight", c->path);
+        goto done;
+    }
     for (uint32_t il = 0; il < m->config.n_layers; il++) {
         hl_layer *l = &m->layers[il];
         for (uint32_t r = 0; r < HL_LAYER_ROLES; r++)
@@ -286,10 +299,13 @@ static hl_status take_tensors(ctx *c)
             rc = hl_fail(c->err, HLLM_E_MISMATCH, "%s: tensor blk.%u.%s is missing (and so is blk.%u.attn_qkv.weight)", c->path, il, hl_roles[r].name, il);
             goto done;
         }
-        if (apart && l->t[HL_ATTN_QKV]) {
-            rc = hl_fail(c->err, HLLM_E_MISMATCH, "%s: tensor blk.%u.attn_qkv.weight: attn_q, attn_k and attn_v are there too", c->path, il);
-            goto done;
-        }
+        static const hl_role fused[][4] = { { HL_ATTN_QKV, HL_ATTN_Q, HL_ATTN_K, HL_ATTN_V }, { HL_ATTN_QKV_B, HL_ATTN_Q_B, HL_ATTN_K_B, HL_ATTN_V_B } };
+        for (uint32_t i = 0; i < 2; i++)
+            for (uint32_t k = 1; k < 4; k++)
+                if (l->t[fused[i][0]] && l->t[fused[i][k]]) {
+                    rc = hl_fail(c->err, HLLM_E_MISMATCH, "%s: tensor %s: the layer has a fused %s too", c->path, l->t[fused[i][k]]->name, hl_roles[fused[i][0]].name);
+                    goto done;
+                }
     }
 done:
     return rc;
@@ -342,6 +358,13 @@ static hl_status copy_string(ctx *c, const char *key, size_t limit, bool require
     }
     if (required && memchr(text, 0, n)) return hl_fail(c->err, HLLM_E_FORMAT, "%s: key %s has a NUL inside its %zu bytes", c->path, key, n);
     *out = hl_strndup(c->m->env->mem, text, n);
+    if (!*out) return HLLM_E_NOMEM;
+    if (!required && !hl_utf8_valid(*out, n)) {        /* for people only: what is no UTF-8 is shown as \xNN */
+        char shown[1024];
+        hl_text_printable(shown, sizeof shown, *out);
+        hl_free(c->m->env->mem, *out);
+        *out = hl_strndup(c->m->env->mem, shown, strlen(shown));
+    }
     return *out ? HLLM_OK : HLLM_E_NOMEM;
 }
 
@@ -448,6 +471,26 @@ hl_status hl_model_read_f32(const hl_model *m, hl_error *err, const hl_gguf_tens
         at += hl_dtype_bytes(d, now);
         done_n += now;
     }
+done:
+    return rc;
+}
+
+hl_status hl_model_fingerprint(const hl_model *m, hl_error *err, uint64_t *out)
+{
+    hl_status rc = HLLM_OK;
+    uint64_t h = m->gguf->header_hash;
+    uint8_t buf[1024];
+    *out = 0;
+    for (uint32_t i = 0; i < m->gguf->n_tensors; i++) {
+        const hl_gguf_tensor *t = &m->gguf->tensors[i];
+        const size_t n = (size_t)HL_MIN(t->bytes, (uint64_t)sizeof buf);
+        const uint64_t at[] = { 0, (t->bytes - n) / 2, t->bytes - n };
+        for (size_t k = 0; k < HL_COUNT(at); k++) {
+            HL_TRY(hl_file_read(m->env, err, &m->gguf->shards[t->shard], t->at + at[k], buf, n));
+            h = hl_hash(buf, n, h);
+        }
+    }
+    *out = h;
 done:
     return rc;
 }

@@ -68,6 +68,8 @@ void hl_model_free(hl_model *m);
 uint64_t hl_model_dim(const hl_model *m, const hl_layer *layer, hl_dim d);
 /* n elements from `first` on as f32; block rules as in hllm_model_tensor_read. */
 hl_status hl_model_read_f32(const hl_model *m, hl_error *err, const hl_gguf_tensor *t, uint64_t first, float *out, size_t n);
+/* Names this model: header, sizes and a sample of every tensor's data, so that two checkpoints of one architecture differ.  Reads the file. */
+hl_status hl_model_fingerprint(const hl_model *m, hl_error *err, uint64_t *out);
 /* Rope tables: for each i < n_rot / 2 the angle per position and, in *magnitude, the factor on cos and sin.  long_context: the session's
  * context exceeds the original one (long rope factors). */
 hl_status hl_model_rope(const hl_model *m, hl_error *err, const hl_layer *layer, bool long_context, double *angle, float *magnitude);

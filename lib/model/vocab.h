@@ -11,7 +11,7 @@
 enum {
     HL_VOCAB_MAX_TOKENS = (1 << 22) - 1,
     HL_VOCAB_MAX_TEXT = 1 << 20,                 /* of one token */
-    HL_VOCAB_MAX_SPECIAL_TEXT = 4096,            /* of a token that is looked for in texts: bounds the time per byte */
+    HL_VOCAB_MAX_SPECIAL_TEXT = 256,             /* of a token that is looked for in texts: bounds the time per byte */
     HL_TOKENIZE_MAX_BYTES = 1 << 30
 };
 

@@ -206,7 +206,8 @@ static hl_status load_vectors(loader *l)
     e->vectors_bytes = total * sizeof(float);
     HL_NEED(e->vectors = e->be->alloc(e->dev, e->vectors_bytes));
     HL_NEED(host = hl_alloc_array(e->env->mem, largest, sizeof *host));
-    for (uint32_t i = 0, at = 0; i < n; at += (uint32_t)hl_align_up(v[i].n, 16), i++) {
+    size_t at = 0;
+    for (uint32_t i = 0; i < n; at += hl_align_up(v[i].n, 16), i++) {
         HL_TRY(hl_model_read_f32(e->model, l->err, v[i].t, v[i].first, host, v[i].n));
         HL_TRY(e->be->write(e->stream, e->vectors + at, host, v[i].n * sizeof(float)));
         *v[i].dst = e->vectors + at;

@@ -68,7 +68,8 @@ static bool sample(hllm_session *s)
     hl_status rc = hl_sampler_pick(s->sampler, &s->err, logits, &rules, s->tokens + s->n_tokens - last, last, top, &got);
     if (rc != HLLM_OK) return end_with(s, rc);
     const hl_token t = hl_vocab_token(m->vocab, got.token);
-    const bool hidden = t.type == HLLM_TOKEN_CONTROL && !(s->flags & HLLM_GENERATE_SPECIAL);     /* end tokens are control tokens whatever the file calls them */
+    /* An end token is no part of the answer, whatever type the file gives it. */
+    const bool hidden = (t.type == HLLM_TOKEN_CONTROL || t.ends_generation) && !(s->flags & HLLM_GENERATE_SPECIAL);
     bool stop_text = false;
 
     pthread_mutex_lock(&s->lock);
@@ -282,8 +283,8 @@ hl_status hl_generate_poll(hllm_session *s, int32_t timeout_ms, char *buf, size_
 {
     const struct timespec until = deadline_after(timeout_ms > 0 ? timeout_ms : 0);
     pthread_mutex_lock(&s->lock);
-    const uint32_t run0 = s->run, done0 = s->n_kv;
-    while (timeout_ms != 0 && s->out.n == 0 && s->n_records == 0 && s->run == run0 && s->run != HLLM_RUN_WAITING && s->run != HLLM_RUN_DONE && s->run != HLLM_RUN_IDLE
+    const uint32_t run0 = s->run, done0 = s->n_kv, records0 = s->n_records;
+    while (timeout_ms != 0 && s->out.n == 0 && s->n_records == records0 && !s->stalled && s->run == run0 && s->run != HLLM_RUN_WAITING && s->run != HLLM_RUN_DONE && s->run != HLLM_RUN_IDLE
            && !(s->run == HLLM_RUN_PROMPT && s->n_kv != done0)) {
         if (timeout_ms < 0) pthread_cond_wait(&s->changed, &s->lock);
         else if (pthread_cond_timedwait(&s->changed, &s->lock, &until) != 0) break;

@@ -5,6 +5,7 @@
  */
 #include "run/sampler.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -79,6 +80,9 @@ bool hl_all_finite(const float *x, size_t n)
     return true;
 }
 
+/* Bias and penalties are the caller's: whatever they are, a logit stays a number that can be compared and subtracted (or -Inf: excluded). */
+static float tame(float logit) { return logit > FLT_MAX ? FLT_MAX : logit; }
+
 static void penalise(hl_sampler *s, float *logits, const int32_t *recent, uint32_t n)
 {
     const hl_sampling *o = &s->opt;
@@ -90,7 +94,7 @@ static void penalise(hl_sampler *s, float *logits, const int32_t *recent, uint32
         if (k == 0) continue;                          /* seen earlier in this list */
         s->count[recent[i]] = 0;
         *l = *l <= 0 ? *l * o->repeat_penalty : *l / o->repeat_penalty;
-        *l -= (float)k * o->frequency_penalty + o->presence_penalty;
+        *l = tame(*l - ((float)k * o->frequency_penalty + o->presence_penalty));
     }
 }
 
@@ -177,7 +181,7 @@ static int32_t argmax(const float *x, uint32_t n)
 
 static void apply_rules(float *x, uint32_t n, const hl_logit_rules *r)
 {
-    for (uint32_t i = 0; i < r->n_bias; i++) x[r->bias[i].token] += r->bias[i].bias;
+    for (uint32_t i = 0; i < r->n_bias; i++) x[r->bias[i].token] = tame(x[r->bias[i].token] + r->bias[i].bias);
     if (r->allowed) for (uint32_t i = 0; i < n; i++) if (!(r->allowed[i >> 3] >> (i & 7) & 1)) x[i] = -INFINITY;
     for (uint32_t i = 0; i < r->n_banned; i++) x[r->banned[i]] = -INFINITY;
 }
@@ -210,7 +214,7 @@ hl_status hl_sampler_pick(hl_sampler *s, hl_error *err, const float *logits, con
     out->token = !o->greedy && o->temperature > 0.0f ? draw(s, s->work, best) : best;
     if (o->want_logprob) {
         before = logits[out->token];
-        for (uint32_t i = 0; i < rules->n_bias; i++) if (rules->bias[i].token == out->token) before += rules->bias[i].bias;
+        for (uint32_t i = 0; i < rules->n_bias; i++) if (rules->bias[i].token == out->token) before = tame(before + rules->bias[i].bias);
         out->logprob = (float)(before - lse);
     }
     return HLLM_OK;

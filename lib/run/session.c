@@ -170,6 +170,8 @@ hl_status hl_session_new(hllm_engine *e, const hllm_session_options *opt, hllm_s
     }
     b = (carver){ s->device_block, 0 };
     lay_out_device(s, &b);
+    /* The system promises memory that it does not have: touched pages are really ours, and the next session's check sees them gone. */
+    if (e->be->host_memory) for (size_t at = 0; at < s->device_bytes; at += 4096) ((volatile char *)s->device_block)[at] = 0;
     b = (carver){ 0 };
     lay_out_host(s, &b);
     s->host_bytes = b.at;

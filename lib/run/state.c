@@ -11,8 +11,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include <zstd.h>
 #include <zstd_errors.h>
@@ -95,7 +97,7 @@ typedef struct writer {
 static hl_status fail_io(hl_error *err, const char *path, const char *what)
 {
     int e = errno;
-    return hl_fail(err, HLLM_E_IO, "%s: %s failed (errno %d%s)", path, what, e, e == ENOSPC ? ", no space left" : e == EACCES ? ", permission denied" : e == EROFS ? ", read-only" : "");
+    return hl_fail(err, HLLM_E_IO, "%s: %s failed: %s (errno %d)", path, what, hl_errno_text(e), e);
 }
 
 static hl_status write_all(writer *w, const void *data, size_t n)
@@ -156,10 +158,11 @@ static hl_status write_file(writer *w)
     hl_status rc = HLLM_OK;
     hllm_session *s = w->s;
     hl_mem *mem = s->engine->env->mem;
-    state_header h = { .version = VERSION, .bytes = sizeof h, .model_hash = s->engine->model->gguf->header_hash, .kv_dtype = s->kv_dtype,
+    state_header h = { .version = VERSION, .bytes = sizeof h, .kv_dtype = s->kv_dtype,
                        .n_layers = s->engine->model->config.n_layers, .n_tokens = s->n_tokens, .n_kv = s->n_kv, .held_from = HL_MIN(s->held_from, s->n_kv),
                        .n_embd = s->engine->model->config.n_embd };
     memcpy(h.magic, magic, sizeof magic);
+    HL_TRY(hl_model_fingerprint(s->engine->model, &s->err, &h.model_hash));
     h.payload_bytes = payload_bytes(s, h.n_tokens, h.n_kv, h.held_from);
     h.hash = header_hash(&h);
     w->chain = chain_start(&h);
@@ -182,6 +185,25 @@ done:
     return rc;
 }
 
+/* Writing beyond a limit on file sizes (ulimit -f) would end the process by a signal: here it is an error like any other. */
+static void hold_xfsz(sigset_t *old)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &set, old);
+}
+
+static void release_xfsz(const sigset_t *old)
+{
+    sigset_t set;
+    const struct timespec none = { 0, 0 };
+    sigemptyset(&set);
+    sigaddset(&set, SIGXFSZ);
+    if (!sigismember(old, SIGXFSZ)) while (sigtimedwait(&set, NULL, &none) > 0) { }
+    pthread_sigmask(SIG_SETMASK, old, NULL);
+}
+
 hl_status hl_session_save(hllm_session *s, const char *path)
 {
     hl_status rc = HLLM_OK;
@@ -191,13 +213,18 @@ hl_status hl_session_save(hllm_session *s, const char *path)
     writer w = { .s = s, .io = io, .path = path, .fd = -1 };
     char *temp = NULL;
     bool made = false;
+    sigset_t held;
     if (n == 0) return hl_fail(&s->err, HLLM_E_ARG, "the path is empty");
-    HL_NEED(temp = hl_alloc(mem, n + 40));
-    snprintf(temp, n + 40, "%s.tmp-%ld-%llx", path, (long)getpid(), (unsigned long long)hl_now_ns());
+    const char *name = strrchr(path, '/');             /* beside it, under a short name: the target's may be as long as names can be */
+    HL_NEED(temp = hl_alloc(mem, n + 64));
+    snprintf(temp, n + 64, "%.*s.hllm-%ld-%llx.tmp", name ? (int)(name - path + 1) : 0, path, (long)getpid(), (unsigned long long)hl_now_ns());
     w.fd = io->open(io->user, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (w.fd < 0) { rc = fail_io(&s->err, path, "creating a file beside it"); goto done; }
     made = true;
-    HL_TRY(write_file(&w));
+    hold_xfsz(&held);
+    rc = write_file(&w);
+    release_xfsz(&held);
+    if (rc != HLLM_OK) goto done;
     int bad = io->close(io->user, w.fd);
     w.fd = -1;
     if (bad) { rc = fail_io(&s->err, path, "closing"); goto done; }
@@ -223,13 +250,17 @@ static hl_status check_header(hllm_session *s, const hl_file *f, const state_hea
     if (memcmp(h->magic, magic, sizeof magic) != 0) return hl_fail(err, HLLM_E_FORMAT, "%s: not a session file", f->path);
     if (h->version != VERSION || h->bytes != sizeof *h) return hl_fail(err, HLLM_E_VERSION, "%s: session file version %u, known is %u", f->path, h->version, (uint32_t)VERSION);
     if (h->hash != header_hash(h)) return hl_fail(err, HLLM_E_CORRUPT, "%s: the header's checksum is wrong", f->path);
-    if (h->model_hash != m->gguf->header_hash || h->n_layers != m->config.n_layers || h->n_embd != m->config.n_embd)
+    uint64_t model_hash;
+    hl_status rc = hl_model_fingerprint(m, err, &model_hash);
+    if (rc != HLLM_OK) return rc;
+    if (h->model_hash != model_hash || h->n_layers != m->config.n_layers || h->n_embd != m->config.n_embd)
         return hl_fail(err, HLLM_E_MISMATCH, "%s: saved with another model than %s", f->path, hl_gguf_path(m->gguf));
     if (h->kv_dtype != s->kv_dtype)
         return hl_fail(err, HLLM_E_MISMATCH, "%s: its KV cache is %s, this session's is %s", f->path, hl_dtype(h->kv_dtype) ? hl_dtype(h->kv_dtype)->name : "?", hl_dtype(s->kv_dtype)->name);
     if (h->n_kv > h->n_tokens || h->held_from > h->n_kv) return hl_fail(err, HLLM_E_CORRUPT, "%s: its counts do not add up", f->path);
     if (h->n_tokens > s->sizes.n_ctx) return hl_fail(err, HLLM_E_CONTEXT_FULL, "%s: holds %u tokens, this session's context is %u", f->path, h->n_tokens, s->sizes.n_ctx);
     const uint32_t window = hl_session_window(s);      /* its next token looks back to n_kv - window + 1 */
+    if (!window && h->held_from) return hl_fail(err, HLLM_E_CORRUPT, "%s: begins at position %u, but this model has no sliding windows", f->path, h->held_from);
     if (window && h->held_from && h->n_kv - h->held_from < window - 1) return hl_fail(err, HLLM_E_CORRUPT, "%s: holds positions %u to %u, a window of %u needs more", f->path, h->held_from, h->n_kv, window);
     if (h->payload_bytes != payload_bytes(s, h->n_tokens, h->n_kv, h->held_from)) return hl_fail(err, HLLM_E_CORRUPT, "%s: its length does not fit its counts", f->path);
     return HLLM_OK;
@@ -292,7 +323,10 @@ static void set_contents(hllm_session *s, uint32_t n_tokens, uint32_t n_kv, uint
     s->held_from = held_from;
     if (s->sizes.n_slots_window && n_kv > s->sizes.n_slots_window) s->held_from = HL_MAX(held_from, n_kv - s->sizes.n_slots_window);
     s->n_hidden = s->n_logits = 0;
-    s->run = HLLM_RUN_IDLE;
+    s->run = HLLM_RUN_IDLE;                            /* what an earlier generation left is not of this conversation */
+    s->finish = HLLM_FINISH_NONE;
+    s->n_prompt = s->n_reused = s->n_generated = s->n_records = s->text_bytes = 0;
+    hl_outring_start(&s->out, NULL, 0);
 }
 
 hl_status hl_session_load(hllm_session *s, const char *path)

@@ -364,7 +364,7 @@ static void save_faults(void)
             if (waitpid(child, &status, 0) != child) exit(1);
             CHECK_MSG(same_file(in_dir("f"), want_old, n_old) || same_file(in_dir("f"), want_new, n_new), "killed at call %d", i);
             char command[400];
-            snprintf(command, sizeof command, "rm -f '%s'/f.tmp-*", dir);       /* what a killed process leaves */
+            snprintf(command, sizeof command, "rm -f '%s'/.hllm-*.tmp", dir);       /* what a killed process leaves */
             if (system(command) != 0) exit(1);
             if (WIFEXITED(status)) { CHECK(WEXITSTATUS(status) == 0); break; }
             died++;
@@ -377,6 +377,30 @@ static void save_faults(void)
     hllm_session_free(s);
 }
 
+/* The same architecture and size, other weights: another checkpoint's session. */
+static void other_checkpoint(void)
+{
+    size_t n;
+    hllm_session *s = session_of(&u, 256, 0, 0);
+    OK_S(hllm_session_eval(s, text, 20), s);
+    OK_S(hllm_session_save(s, in_dir("own")), s);
+    uint8_t *model = slurp(test_path("models/tiny-relu2-q8_0.gguf"), &n);
+    for (size_t i = n / 2; i < n; i += 2000) model[i] ^= 1;
+    spill(in_dir("other.gguf"), model, n);
+    free(model);
+    setup v = setup_file(in_dir("other.gguf"), 1, NULL, NULL);
+    hllm_session *t = session_of(&v, 256, 0, 0);
+    char why[1024];
+    CHECK(hllm_session_load(t, in_dir("own")) == HLLM_E_MISMATCH);
+    hllm_session_last_error(t, why, sizeof why);
+    CHECK_MSG(strstr(why, "another model"), "%s", why);
+    OK_S(hllm_session_load(s, in_dir("own")), s);
+    hllm_session_free(t);
+    setup_free(&v);
+    hllm_session_free(s);
+    CHECK(unlink(in_dir("own")) == 0 && unlink(in_dir("other.gguf")) == 0);
+}
+
 int main(void)
 {
     const char *where = getenv("TMPDIR");
@@ -386,6 +410,7 @@ int main(void)
     text_tokens(&u, text, 512);
     for (uint32_t kv = 0; kv < 3; kv++) round_trip(kv);
     damaged();
+    other_checkpoint();
     save_faults();
     setup_free(&u);
     CHECK(rmdir(dir) == 0);

@@ -45,7 +45,8 @@ static void expect_path(int row, const char *path, uint64_t file_bytes, uint32_t
     if (rc != HLLM_OK) {
         CHECK_MSG(g == NULL, "row %d", row);
         CHECK_MSG(hostile_says(text_of(), words), "row %d: '%s' lacks '%s'", row, text_of(), words);
-        CHECK_MSG(strstr(text_of(), path) != NULL, "row %d: '%s' does not name the file", row, text_of());
+        const size_t len = strlen(path);               /* a long path is shortened in its middle */
+        CHECK_MSG(strstr(text_of(), len > 300 ? path + len - 200 : path) != NULL, "row %d: '%s' does not name the file", row, text_of());
         CHECK_MSG(hostile_printable(text_of()), "row %d: control bytes in the message", row);
     }
     CHECK_MSG(count.peak - live <= 4 * file_bytes + (16u << 20), "row %d: %zu bytes of memory for a file of %" PRIu64, row,

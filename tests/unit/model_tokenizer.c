@@ -643,12 +643,12 @@ static void hostile_tokens(void)
         add("", 0, 1); put_scores(); put_types(); n_entries = all;
         if (len == 1 << 20) ACCEPTED(); else REFUSED(HLLM_E_LIMIT, "1048577 bytes, the limit is 1048576");
     }
-    for (size_t len = 4096; len <= 4097; len++) {
+    for (size_t len = 256; len <= 257; len++) {
         begin("llama"); key_array(T "tokens", 8, all + 1);
         for (uint32_t i = 0; i < all; i++) put_str(E[i].text, E[i].n);
         put_str(big, len);
         add("", 0, 4); put_scores(); put_types(); n_entries = all;
-        if (len == 4096) ACCEPTED(); else REFUSED(HLLM_E_LIMIT, "4097 bytes, the limit is 4096");
+        if (len == 256) ACCEPTED(); else REFUSED(HLLM_E_LIMIT, "257 bytes, the limit is 256");
     }
     /* 32: 2^22 tokens */
     begin("llama"); key_array(T "tokens", 8, 1 << 22);

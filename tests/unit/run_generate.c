@@ -176,6 +176,26 @@ static void slow_records(const setup *u)
     hllm_session_free(s);
 }
 
+/* A host that leaves records where they are still waits in poll, and is told at once of a prompt that can never fit. */
+static void waits_and_refuses(const setup *u)
+{
+    hllm_session *s = session_of(u, 512, 0, 0);
+    hllm_generate_options o = greedy_options(100);
+    hllm_poll_result r = { .struct_size = sizeof r };
+    char buf[4096], *big = malloc(50 << 20);
+    long polls = 0;
+    o.flags |= HLLM_GENERATE_TOKENS;
+    OK_S(hllm_generate_start_tokens(s, text, 30, &o), s);
+    do { OK_S(hllm_generate_poll(s, 1000, buf, sizeof buf, &r), s); polls++; } while (r.run != HLLM_RUN_DONE && polls < 100000);
+    CHECK_MSG(polls < 1000, "%ld polls for 100 tokens", polls);
+    memset(big, 'a', 50 << 20);
+    CHECK(hllm_generate_start(s, big, 50 << 20, &o) == HLLM_E_CONTEXT_FULL);
+    hllm_session_last_error(s, buf, sizeof buf);
+    CHECK_MSG(strstr(buf, "52428800 bytes") && strstr(buf, "at least") && strstr(buf, "512"), "%s", buf);     /* by its length, before it is split */
+    free(big);
+    hllm_session_free(s);
+}
+
 /* Tokens of 1,000 bytes fill the text ring. */
 static void slow_text(void)
 {
@@ -372,6 +392,7 @@ int main(void)
     text_is_detokenized(&u);
     records_and_steps(&u);
     slow_records(&u);
+    waits_and_refuses(&u);
     bad_options(&u);
     setup_free(&u);
     slow_text();

@@ -1,5 +1,6 @@
 /* run_sampler.c: the sampler against a plain double implementation: which tokens are possible, how often each comes (chi-square, fixed seeds),
  * log-probabilities, ties, penalties, bias and mask, bad logits. */
+#include <float.h>
 #include <math.h>
 
 #include "run/sampler.h"
@@ -251,6 +252,28 @@ static void bad_logits(hl_sampler *s)
     CHECK(hl_sampler_pick(s, &err, logits, &rules, NULL, 0, NULL, &got) == HLLM_OK && got.token == 0);
 }
 
+/* The caller's bias and penalties may be as large as floats get: the best stays the best and log-probabilities stay numbers. */
+static void huge_rules(hl_sampler *s)
+{
+    float logits[V] = { 0 };
+    const hllm_logit_bias bias[] = { { 100, FLT_MAX }, { 100, FLT_MAX }, { 101, FLT_MAX } };
+    const int32_t recent[] = { 7 };
+    hl_sampled got;
+    hl_sampling o = plain;
+    o.want_logprob = true;
+    for (int k = 0; k < 2; k++, o.top_k = 5) {
+        hl_sampler_start(s, &o);
+        hl_logit_rules rules = { .bias = bias, .n_bias = k ? 3 : 2 };
+        CHECK(hl_sampler_pick(s, &err, logits, &rules, NULL, 0, NULL, &got) == HLLM_OK && (got.token == 100 || (k && got.token == 101)));
+        CHECK_MSG(got.logprob <= 0 && got.logprob > -1, "%g", (double)got.logprob);      /* log 2 is lost beside FLT_MAX */
+    }
+    o = plain;
+    o.repeat_penalty = 1e-38f;
+    for (int i = 0; i < V; i++) logits[i] = i == 7 ? 9.0f : -1.0f;
+    hl_sampler_start(s, &o);
+    CHECK(hl_sampler_pick(s, &err, logits, &(hl_logit_rules){ 0 }, recent, 1, NULL, &got) == HLLM_OK && got.token == 7);
+}
+
 int main(void)
 {
     hl_sampler *s = NULL;
@@ -260,6 +283,7 @@ int main(void)
     seeds(s);
     logprobs(s);
     bad_logits(s);
+    huge_rules(s);
     hl_sampler_free(mem, s);
     CHECK(hl_mem_live_bytes(mem) == 0);
     hl_mem_free(mem);

@@ -11,7 +11,7 @@ need() { missing="$missing $1"; }
 command -v cc >/dev/null 2>&1 || command -v gcc >/dev/null 2>&1 || command -v clang >/dev/null 2>&1 || need "gcc libc6-dev"
 command -v c++ >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1 || need g++
 command -v cmake >/dev/null 2>&1 || need cmake
-command -v ninja >/dev/null 2>&1 || command -v make >/dev/null 2>&1 || need ninja-build
+command -v make >/dev/null 2>&1 || need make
 command -v pkg-config >/dev/null 2>&1 || need pkg-config
 pkg-config --exists libutf8proc 2>/dev/null || need libutf8proc-dev
 pkg-config --exists libzstd 2>/dev/null || need libzstd-dev

@@ -10,7 +10,8 @@
  *
  * Rules that hold everywhere
  *   Errors   Every fallible function returns hllm_status: 0 is success, negative is an error.  On an error every output is
- *            NULL or 0 and nothing needs cleanup.  The text (what, where, value, limit) is copied out of a handle with its
+ *            NULL or 0 and nothing needs cleanup; only HLLM_E_BUFFER gives the count that is needed (ask with cap 0, allocate,
+ *            call again).  The text (what, where, value, limit) is copied out of a handle with its
  *            hllm_..._last_error function: the handle that was the first argument of the failed call.
  *   Threads  A const handle may be used by many threads at once; a non-const one by one thread at a time (a second thread inside
  *            a session gets HLLM_E_BUSY).  hllm_generate_cancel and hllm_progress_cancel: from any thread at any time.
@@ -359,7 +360,8 @@ HLLM_API hllm_status hllm_session_eval(hllm_session *s, const int32_t *tokens, s
 /* The logits after position pos, which must be one of the last micro-batch computed.  n = n_vocab floats.
  * HLLM_E_NUMERIC: NaN or infinity among them. */
 HLLM_API hllm_status hllm_session_logits(hllm_session *s, uint32_t pos, float *out, size_t n);
-/* The hidden state after the last norm at position pos, likewise.  n = n_embd floats. */
+/* The hidden state after the last norm at position pos, likewise.  n = n_embd floats.  For a text's embedding: rewind to 0, evaluate
+ * micro_batch tokens at a time, and take the mean over all positions (or the last one), as the model's makers say. */
 HLLM_API hllm_status hllm_session_embedding(hllm_session *s, uint32_t pos, float *out, size_t n);
 
 /* Forgets everything from position n_tokens on.  HLLM_E_STATE when a sliding window no longer holds what that position
@@ -380,7 +382,8 @@ enum {
     HLLM_GENERATE_IGNORE_EOS    = 2,  /* end tokens do not end it (their logits are masked out) */
     HLLM_GENERATE_PARSE_SPECIAL = 4,  /* of the prompt text, as in hllm_tokenize */
     HLLM_GENERATE_NO_SPECIAL    = 8,  /* of the prompt text, as in hllm_tokenize */
-    HLLM_GENERATE_APPEND        = 16, /* the prompt follows what the session holds; else the prompt is the whole context, and the longest common prefix is kept */
+    HLLM_GENERATE_APPEND        = 16, /* the prompt follows what the session holds (empty: just go on); else the prompt is the whole
+                                         context, and the longest common prefix is kept */
     HLLM_GENERATE_STEP          = 32, /* wait before each sample for hllm_generate_continue: read logits, set a mask */
     HLLM_GENERATE_TOKENS        = 64, /* keep token records for hllm_generate_poll_tokens; generation waits when 256 are not taken */
     HLLM_GENERATE_SPECIAL       = 128 /* control tokens appear in the text */
@@ -401,7 +404,7 @@ typedef struct hllm_generate_options {
     float    frequency_penalty;       /* 0: the file's default, else off.  Times the count of the token in the last penalty_last_n */
     float    presence_penalty;        /* 0: the file's default, else off */
     uint32_t penalty_last_n;          /* tokens that the penalties look at; 0: the file's default, else 64 */
-    uint32_t n_logprobs;              /* alternatives per token record, at most 64 */
+    uint32_t n_logprobs;              /* alternatives per token record, at most 64; needs HLLM_GENERATE_TOKENS */
     uint32_t n_bias;
     uint32_t n_stop;                  /* at most 64 */
     const hllm_logit_bias *bias;      /* [n_bias] copied */
@@ -431,7 +434,8 @@ typedef struct hllm_poll_result {
     size_t   text_bytes;              /* written to buf by this call, without the NUL */
 } hllm_poll_result;
 /* Copies finished text: whole code points, U+FFFD for bytes that are none, always NUL-ended.  Waits up to timeout_ms for text,
- * an end or a change of state; 0: never blocks (for a frame loop); -1: without limit.  cap at least 5.
+ * new token records, an end or a change of state; 0: never blocks (for a frame loop); -1: without limit.  cap at least 5.
+ * Returns at once when nothing can come without the caller: IDLE, WAITING for hllm_generate_continue, or 256 records not taken.
  * Returns HLLM_OK also when the generation failed: see finish and error. */
 HLLM_API hllm_status hllm_generate_poll(hllm_session *s, int32_t timeout_ms, char *buf, size_t cap, hllm_poll_result *out);
 
@@ -439,10 +443,11 @@ typedef struct hllm_token_record {
     int32_t  token;
     float    logprob;                 /* natural log of its probability before sampling options, after bias and mask */
     uint32_t n_top;
-    uint32_t text_end;                /* bytes that all tokens up to and with this one stand for: where its text ends */
+    uint32_t text_end;                /* bytes (before stop texts are cut) that all tokens up to and with this one stand for: where its text ends */
 } hllm_token_record;
-/* Takes finished token records (HLLM_GENERATE_TOKENS).  top: [cap][n_logprobs] best alternatives, as logit_bias pairs of token and log-probability; may be
- * NULL.  Does not wait. */
+/* Takes finished token records (HLLM_GENERATE_TOKENS), also after the end.  top: [cap][n_logprobs] best alternatives, pairs of token
+ * and log-probability, n_top of each row filled; may be NULL.  Does not wait.  A token's text: hllm_detokenize with
+ * HLLM_DETOKENIZE_CONTINUE; it may end inside a character. */
 HLLM_API hllm_status hllm_generate_poll_tokens(hllm_session *s, hllm_token_record *records, hllm_logit_bias *top, size_t cap, size_t *n_out);
 
 /* HLLM_GENERATE_STEP, while run is WAITING: the logits of the token to come, [n_vocab], before bias and mask. */

@@ -70,6 +70,13 @@ static hl_status check_text(hl_error *err, const char *what, const void *p, size
     return HLLM_OK;
 }
 
+/* The one error that comes with a count: needed of what there is. */
+static hl_status settle_buffer(hl_error *err, hl_status rc, size_t needed, size_t cap)
+{
+    if (rc == HLLM_E_BUFFER) return hl_fail(err, rc, "the buffer is too small: it has %zu, %zu are needed", cap, needed);
+    return hl_error_settle(err, rc);
+}
+
 enum { MAX_TEXT = 1 << 30 };
 
 /* One thread inside a session; BUSY for a second one. */
@@ -403,7 +410,7 @@ hllm_status hllm_tokenize(const hllm_model *m, const char *text, size_t bytes, u
     HL_TRY(check_flags(err, flags, HLLM_TOKENIZE_NO_SPECIAL | HLLM_TOKENIZE_PARSE_SPECIAL));
     rc = hl_vocab_tokenize(&m->rt->env, err, m->model->vocab, &(hl_text_part){ text ? text : "", bytes, false }, 1, flags, out, cap, n_out);
 done:
-    return hl_error_settle(err, rc);
+    return settle_buffer(err, rc, *n_out, cap);
 }
 
 hllm_status hllm_detokenize(const hllm_model *m, const int32_t *tokens, size_t n, uint32_t flags, char *buf, size_t cap, size_t *bytes_out)
@@ -418,7 +425,7 @@ hllm_status hllm_detokenize(const hllm_model *m, const int32_t *tokens, size_t n
     HL_TRY(check_flags(err, flags, HLLM_DETOKENIZE_SPECIAL | HLLM_DETOKENIZE_CONTINUE));
     rc = hl_vocab_detokenize(err, m->model->vocab, tokens, n, flags, buf, cap, bytes_out);
 done:
-    return hl_error_settle(err, rc);
+    return settle_buffer(err, rc, *bytes_out, cap);
 }
 
 hllm_status hllm_model_token(const hllm_model *m, int32_t id, hllm_token_info *out)
@@ -513,7 +520,7 @@ hllm_status hllm_chat_render(const hllm_model *m, const hllm_chat_message *messa
     else if (p.bytes) memcpy(buf, p.text, p.bytes);
 done:
     hl_chat_parts_free(&m->rt->env, &p);
-    return hl_error_settle(err, rc);
+    return settle_buffer(err, rc, *bytes_out, cap);
 }
 
 hllm_status hllm_chat_tokenize(const hllm_model *m, const hllm_chat_message *messages, size_t n, const hllm_chat_options *opt, int32_t *out, size_t cap, size_t *n_out)
@@ -529,7 +536,7 @@ hllm_status hllm_chat_tokenize(const hllm_model *m, const hllm_chat_message *mes
     rc = hl_vocab_tokenize(&m->rt->env, err, m->model->vocab, p.parts, p.n, 0, out, cap, n_out);
 done:
     hl_chat_parts_free(&m->rt->env, &p);
-    return hl_error_settle(err, rc);
+    return settle_buffer(err, rc, *n_out, cap);
 }
 
 /* ---- engine ---- */
@@ -631,7 +638,7 @@ hllm_status hllm_session_tokens(const hllm_session *cs, int32_t *out, size_t cap
     if (s->n_tokens > cap) rc = HLLM_E_BUFFER;
     else if (s->n_tokens) memcpy(out, s->tokens, s->n_tokens * sizeof *out);
     pthread_mutex_unlock(&s->lock);
-    return hl_error_settle(&s->err, rc);
+    return settle_buffer(&s->err, rc, *n_out, cap);
 }
 
 /* What every call on a session that must have no job does. */

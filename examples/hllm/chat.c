@@ -32,6 +32,12 @@ static void talk_free(talk *t)
     free(t->turns);
 }
 
+/* Back to the beginning: to the system's message, if there is one. */
+static void forget(talk *t, bool keep_first)
+{
+    while (t->n > (keep_first ? 1u : 0u)) free(t->turns[--t->n].text.data);
+}
+
 /* The conversation as tokens; free *tokens. */
 static int to_tokens(cli *c, const talk *t, int32_t **tokens, size_t *n)
 {
@@ -102,7 +108,7 @@ static int answer(cli *c, talk *t)
     }
     say(t, "assistant", a.text.data, a.text.n);
     if (a.last.finish == HLLM_FINISH_CONTEXT_FULL)
-        code = cli_error(c->o, "the context of %u tokens is full; begin a new conversation or give more with -c", c->session_info.n_ctx);
+        code = cli_error(c->o, "the context of %u tokens is full: give more with -c", c->session_info.n_ctx);
 done:
     free(tokens);
     cli_answer_free(&a);
@@ -131,6 +137,8 @@ static bool read_line(bool terminal, char **line, size_t *cap, size_t *n)
     }
 }
 
+static bool is(const char *line, size_t n, const char *word) { return n == strlen(word) && memcmp(line, word, n) == 0; }
+
 static int converse(cli *c, talk *t)
 {
     char *line = NULL;
@@ -138,9 +146,15 @@ static int converse(cli *c, talk *t)
     int code = 0;
     const bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !c->o->json;
     cli_catch_interrupts(CATCH_ALL);
+    if (terminal) puts("A line is a message.  /clear begins anew, /exit ends, Ctrl-C stops an answer.");
     while (code == 0 && read_line(terminal, &line, &cap, &n)) {
-        if (n == 5 && memcmp(line, "/exit", 5) == 0) break;
+        if (is(line, n, "/exit") || is(line, n, "/quit")) break;
         if (n == 0) continue;
+        if (is(line, n, "/clear")) { forget(t, c->o->system != NULL); continue; }
+        if (line[0] == '/' && memchr(line + 1, '/', n - 1) == NULL && memchr(line, ' ', n) == NULL) {
+            fprintf(stderr, "(there is no %.*s; there are /clear and /exit)\n", (int)n, line);
+            continue;
+        }
         cli_interrupted = 0;
         say(t, "user", line, n);
         code = answer(c, t);

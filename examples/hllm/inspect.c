@@ -164,6 +164,10 @@ static void print_table(const report *r)
     printf("\nfamily      ");
     put_text(i->family ? i->family : "", i->family ? strlen(i->family) : 0);
     printf(", %.1f million parameters\n", (double)i->n_params * 1e-6);
+    const char *licence;
+    size_t n_licence;
+    text_key(r, "general.license", &licence, &n_licence);
+    if (n_licence) { printf("licence     "); put_text(licence, n_licence); printf("\n"); }
     printf("runs        %s\n", r->runs ? "yes, exact" : "no");
     if (!r->runs) printf("why not     %s\n", r->why_not);
     if (i->n_layers) {                                 /* not of a file that was opened for its vocabulary */

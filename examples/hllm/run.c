@@ -69,6 +69,8 @@ static int finish(cli *c, cli_answer *a)
     }
     if (a->last.finish == HLLM_FINISH_CONTEXT_FULL)
         fprintf(stderr, "hllm run: stopped: the context of %u tokens is full\n", c->session_info.n_ctx);
+    if (a->last.finish == HLLM_FINISH_END_TOKEN && a->text.n == 0)
+        fprintf(stderr, "hllm run: the model ended at once; with a chat model use `hllm chat`\n");
     if (o->save && (rc = hllm_session_save(c->session, o->save)) != HLLM_OK) return cli_fail(c, AT_SESSION, rc);
     if (o->json) print_end(c, a, &stats);
     else if (o->stats) print_stats(c, &stats);

@@ -35,6 +35,7 @@ _DEFAULTS: Dict[str, Tuple[float, str]] = {
     "min_p": (0.05, "general.sampling.min_p"), "top_k": (40, "general.sampling.top_k"),
 }
 _TINY = 1e-30   # an explicit 0 of a float: in C 0 would mean the file's default, and this changes no result
+_ANY_SEED = (None, -1, 0xFFFFFFFF)           # as llama-cpp-python says "any"
 # Options of llama-cpp-python that nothing here does: only these values, which ask for nothing, are accepted.
 _NEUTRAL: Dict[str, Any] = {
     "suffix": None, "grammar": None, "logits_processor": None, "stopping_criteria": None, "tfs_z": 1.0, "typical_p": 1.0,
@@ -95,7 +96,7 @@ class Llama:
         self.model_path = os.fsdecode(model_path)
         self.verbose = verbose
         self.chat_format = _CHAT_FORMATS.get(chat_format, chat_format) if chat_format else None
-        self._random = random.Random(None if seed in (None, 0xFFFFFFFF) else seed)
+        self._random = random.Random(None if seed in _ANY_SEED else seed)
         opened: List[Any] = []
         try:
             self.runtime = Runtime(n_threads=n_threads or 0)
@@ -210,7 +211,8 @@ class Llama:
         options["stop"] = [text for text in ([stop] if isinstance(stop, str) else stop) if text]
         if len(options["stop"]) == 0:
             del options["stop"]
-        options["seed"] = (options["seed"] if "seed" in options else self._random.getrandbits(64)) & (1 << 64) - 1
+        seed = options.get("seed")
+        options["seed"] = (self._random.getrandbits(64) if seed in _ANY_SEED else seed) & (1 << 64) - 1
         return self.session.generate(tokens, **options)
 
     def _prompt_tokens(self, prompt: Union[str, Sequence[int]]) -> List[int]:

@@ -211,8 +211,9 @@ class Llama:
         options["stop"] = [text for text in ([stop] if isinstance(stop, str) else stop) if text]
         if len(options["stop"]) == 0:
             del options["stop"]
-        seed = options.get("seed")
-        options["seed"] = (self._random.getrandbits(64) if seed in _ANY_SEED else seed) & (1 << 64) - 1
+        if options.get("seed") in _ANY_SEED:
+            options["seed"] = self._random.getrandbits(64)
+        options["seed"] &= (1 << 64) - 1
         return self.session.generate(tokens, **options)
 
     def _prompt_tokens(self, prompt: Union[str, Sequence[int]]) -> List[int]:

@@ -282,7 +282,9 @@ typedef struct hllm_chat_options {
 HLLM_API const char *hllm_chat_template_names(void);
 /* *name = the built-in template that equals the model's own.  HLLM_E_UNSUPPORTED: not recognised; HLLM_E_NOT_FOUND: none. */
 HLLM_API hllm_status hllm_chat_template(const hllm_model *m, const char **name);
-/* The conversation as the template writes it (text with control tokens spelled out): for reading.  opt may be NULL. */
+/* The conversation as the template writes it (text with control tokens spelled out): for reading.  opt may be NULL.
+ * There is no clock: templates that can do without today's date write their own default one (Llama 3.1: 26 Jul 2024), others refuse
+ * what needs it (HLLM_E_ARG). */
 HLLM_API hllm_status hllm_chat_render(const hllm_model *m, const hllm_chat_message *messages, size_t n,
                                       const hllm_chat_options *opt, char *buf, size_t cap, size_t *bytes_out);
 /* The same as tokens, to be generated from.  Only the template's own parts become control tokens: message texts cannot forge
@@ -301,8 +303,11 @@ typedef struct hllm_engine_options {
     uint32_t load;                    /* HLLM_LOAD_... */
     uint32_t act;                     /* HLLM_ACT_... */
     uint32_t flags;                   /* 0 */
-    uint64_t ram_bytes;               /* a budget of one's own for weights, KV and scratch; 0: what the machine has */
+    uint64_t ram_bytes;               /* a budget of one's own for weights that are read (not mapped), KV and scratch; 0: what the
+                                         machine has */
     hllm_progress *progress;
+    const struct hllm_session_options *session;   /* the session that is going to be made: its memory counts before anything is
+                                                     loaded.  NULL: weights only */
 } hllm_engine_options;
 
 typedef struct hllm_session_options {

@@ -579,11 +579,16 @@ hllm_status hllm_engine_create(const hllm_model *m, const hllm_engine_options *o
 {
     hl_status rc = HLLM_OK;
     hllm_engine_options full;
+    hllm_session_options session;
     if (!m) return HLLM_E_ARG;
     hl_error *err = &mutable_model(m)->err;
     NEED_ARG(err, out);
     *out = NULL;
     HL_TRY(take_engine_options(err, opt, &full));
+    if (full.session) {
+        HL_TRY(take_options(err, "options.session", full.session, &session, sizeof session));
+        full.session = &session;
+    }
     rc = hl_engine_new(mutable_model(m), &full, out);
 done:
     return hl_error_settle(err, rc);

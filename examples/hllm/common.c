@@ -228,7 +228,10 @@ int cli_open_engine(cli *c, const cli_options *o)
     const double start = cli_seconds();
     loading l;
     hllm_engine_options e;
+    hllm_session_options s;
     cli_engine_options(o, &e);
+    cli_session_options(o, o->n_ctx, &s);
+    e.session = &s;                                    /* refuse before loading what cannot run after it */
     loading_begin(&l, c->rt);
     e.progress = l.progress;
     const hllm_status rc = hllm_engine_create(c->model, &e, &c->engine);

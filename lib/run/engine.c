@@ -244,16 +244,25 @@ hl_status hl_engine_reserve(hllm_engine *e, hl_error *err, uint64_t need, const 
 
 void hl_engine_release(hllm_engine *e, uint64_t bytes) { atomic_fetch_sub(&e->reserved_bytes, bytes); }
 
-/* auto: read when the weights and a small session fit, else map. */
-static hl_status choose_load(hllm_engine *e, uint32_t load, hl_error *err)
+/* auto: read when the weights (and the session that the caller means to make) fit, else map.  Refused before anything is read. */
+static hl_status choose_load(hllm_engine *e, const hllm_engine_options *opt, hl_error *err)
 {
-    uint64_t total, available;
+    uint64_t total, available, session = 0;
+    hl_session_sizes sizes;
     hl_machine_memory(&total, &available);
     if (e->ram_bytes) available = HL_MIN(available, e->ram_bytes);
+    if (opt->session) {
+        hl_status rc = hl_session_sizes_for(e->model, opt->session, err, &sizes);
+        if (rc != HLLM_OK) return rc;
+        session = sizes.kv_bytes + sizes.scratch_bytes;
+    }
     const uint64_t weights = hl_engine_weight_bytes(e->model);
-    if (load == HLLM_LOAD_AUTO) load = weights < available - available / 8 ? HLLM_LOAD_READ : HLLM_LOAD_MMAP;
-    e->load = load;
-    return load == HLLM_LOAD_READ ? hl_engine_reserve(e, err, weights, "the weights") : HLLM_OK;
+    e->load = opt->load;
+    if (e->load == HLLM_LOAD_AUTO) e->load = weights + session < available - available / 8 ? HLLM_LOAD_READ : HLLM_LOAD_MMAP;
+    const uint64_t stays = e->load == HLLM_LOAD_READ ? weights : 0;
+    hl_status rc = hl_engine_reserve(e, err, stays + session, !session ? "the weights" : stays ? "weights, KV cache and scratch" : "KV cache and scratch");
+    if (rc == HLLM_OK) hl_engine_release(e, session);  /* the session reserves for itself */
+    return rc;
 }
 
 /* ---- worker ---- */
@@ -343,7 +352,7 @@ hl_status hl_engine_new(hllm_model *m, const hllm_engine_options *opt, hllm_engi
     e->act_f32 = opt->act == HLLM_ACT_F32;
     e->ram_bytes = opt->ram_bytes;
     l.e = e;
-    HL_TRY(choose_load(e, opt->load, l.err));
+    HL_TRY(choose_load(e, opt, l.err));
     HL_NEED(e->layers = hl_alloc_array(env->mem, e->model->config.n_layers, sizeof *e->layers));
     HL_TRY(e->be->open(env, l.err, &(hl_device_options){ m->rt->pool, m->rt->isa, e->act_f32 }, &e->dev));
     HL_TRY(list_pieces(&l));

@@ -72,9 +72,9 @@ AT(hllm_chat_message, content, 16, 8); AT(hllm_chat_message, content_bytes, 24, 
 SIZE(hllm_chat_options, 16);
 AT(hllm_chat_options, struct_size, 0, 4); AT(hllm_chat_options, flags, 4, 4); AT(hllm_chat_options, template_name, 8, 8);
 
-SIZE(hllm_engine_options, 32);
+SIZE(hllm_engine_options, 40);
 AT(hllm_engine_options, struct_size, 0, 4); AT(hllm_engine_options, load, 4, 4); AT(hllm_engine_options, act, 8, 4);
-AT(hllm_engine_options, flags, 12, 4); AT(hllm_engine_options, ram_bytes, 16, 8); AT(hllm_engine_options, progress, 24, 8);
+AT(hllm_engine_options, flags, 12, 4); AT(hllm_engine_options, ram_bytes, 16, 8); AT(hllm_engine_options, progress, 24, 8); AT(hllm_engine_options, session, 32, 8);
 
 SIZE(hllm_session_options, 16);
 AT(hllm_session_options, struct_size, 0, 4); AT(hllm_session_options, n_ctx, 4, 4); AT(hllm_session_options, kv, 8, 4);

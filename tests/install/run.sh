@@ -29,6 +29,8 @@ cat >"$tmp/expected" <<FILES
 ./lib/libhybridllm.so.${version%%.*}
 ./lib/libhybridllm.so.$version
 ./lib/pkgconfig/hybridllm.pc
+./share/doc/hybridllm/LICENSE
+./share/doc/hybridllm/THIRD-PARTY
 FILES
 sed 's/-targets-[a-z]*\.cmake/-targets-release.cmake/' "$tmp/files" | diff "$tmp/expected" - || fail "other files than expected (<)"
 

@@ -53,7 +53,13 @@ static void budgets(const setup *u)
     CHECK(hllm_engine_create(u->m, &eo, &e) == HLLM_E_NOMEM && e == NULL);
     hllm_model_last_error(u->m, why, sizeof why);
     CHECK_MSG(has_number(why, need.weights_bytes) && has_number(why, need.weights_bytes - 1), "%s", why);
-    eo.ram_bytes = need.total_bytes - 1;               /* the weights fit, the session does not */
+    eo.ram_bytes = need.total_bytes - 1;               /* the weights fit, the session does not: said before loading when it is named */
+    eo.session = &so;
+    e = (hllm_engine *)1;
+    CHECK(hllm_engine_create(u->m, &eo, &e) == HLLM_E_NOMEM && e == NULL);
+    hllm_model_last_error(u->m, why, sizeof why);
+    CHECK_MSG(has_number(why, need.total_bytes) && has_number(why, need.total_bytes - 1), "%s", why);
+    eo.session = NULL;
     OK_M(hllm_engine_create(u->m, &eo, &e), u->m);
     CHECK(hllm_session_create(e, &so, &s) == HLLM_E_NOMEM && s == NULL);
     hllm_engine_last_error(e, why, sizeof why);

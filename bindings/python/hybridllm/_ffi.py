@@ -107,7 +107,7 @@ class ChatOptions(Struct):
 
 
 class EngineOptions(Struct):
-    _fields_ = _fields((c_uint32, "struct_size load act flags"), (c_uint64, "ram_bytes"), (c_void_p, "progress"))
+    _fields_ = _fields((c_uint32, "struct_size load act flags"), (c_uint64, "ram_bytes"), (c_void_p, "progress session"))
 
 
 class SessionOptions(Struct):

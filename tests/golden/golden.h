@@ -2,6 +2,7 @@
 #ifndef GOLDEN_H
 #define GOLDEN_H
 
+#include <locale.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,12 +29,13 @@ static int golden_ints(const char *s, int32_t **out)
     return n;
 }
 
-/* 0: the file cannot be read. */
+/* 0: the file cannot be read.  Numbers are read with a decimal point whatever the locale. */
 static int golden_read(const char *path, golden *g)
 {
     FILE *f = fopen(path, "rb");
     memset(g, 0, sizeof *g);
     if (!f) return 0;
+    locale_t point = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     char *line = NULL;
     size_t cap = 0;
     golden_text *t = NULL;
@@ -48,11 +50,12 @@ static int golden_read(const char *path, golden *g)
             char *at = strstr(line, " top");
             for (at = at ? at + 4 : line + strlen(line); *at == ' ' && p->n < GOLDEN_TOP; p->n++) {
                 p->id[p->n] = (int32_t)strtol(at, &at, 10);
-                p->logp[p->n] = strtof(at + 1, &at);
+                p->logp[p->n] = strtof_l(at + 1, &at, point);
             }
         }
     }
     free(line);
+    freelocale(point);
     fclose(f);
     return g->n;
 }

@@ -149,6 +149,11 @@ step_chat() {
 }
 step_python() { have tests/python.sh; sh "$root/tests/python.sh"; }
 step_presplit() { have tests/presplit_differential.py; after venv && "$venv/bin/python" "$root/tests/presplit_differential.py" --n 10000; }
+step_types() {
+    have tests/types_model.py
+    after build && after venv && "$venv/bin/python" "$root/tests/types_model.py" "$build/bin/hllm" || return 1
+    sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2 0/p' "$logs/types.log" >"$logs/$step.counts"
+}
 step_templates() { have tests/templates_jinja.py; after venv && "$venv/bin/python" "$root/tests/templates_jinja.py" check; }
 step_clang() {
     CC=clang CXX=clang++ configure "$build/clang" -DCMAKE_BUILD_TYPE=Release && make_in "$build/clang" && suite "$build/clang" -E '^(golden_scores|abi_flat)$'
@@ -203,7 +208,7 @@ step_fuzz() {
 
 # Two lanes side by side; NAME:SECONDS.  A step that needs one of the other lane waits for it (after).
 lane_a="build:600 gcc:1500 locale:900 cli:600 examples:300 quickstart:300 chat:300 python:900 valgrind:900"
-lane_b="venv:600 models:900 vocabs:600 families:300 clang:900 asan:1500 tsan:900 arm64:1200 fuzz:600 presplit:900 templates:600"
+lane_b="venv:600 models:900 vocabs:600 families:300 types:600 clang:900 asan:1500 tsan:900 arm64:1200 fuzz:600 presplit:900 templates:600"
 
 case ${1:-} in
 --list) for s in $lane_a $lane_b; do echo "${s%:*}"; done; exit 0 ;;

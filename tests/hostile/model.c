@@ -152,6 +152,28 @@ static void row_26(void)
     f = gf_llama();
     gf_str(f, "llama.rope.scaling.type", "nonsense");
     row_expect2(26, "rope scaling", f, UNSUPPORTED, FORMAT, "nonsense|yarn");
+    static const char *const factors[] = { "llama.rope.scaling.factor", "llama.rope.scale_linear" };
+    for (size_t i = 0; i < 2; i++) {                   /* what it divides by would not be finite any more */
+        f = gf_llama();
+        gf_f32(f, factors[i], 9e-7f);
+        snprintf(what, sizeof what, "%s|is 8.99999975e-07|at least 1e-06", factors[i]);
+        row_expect(26, "a scaling factor near 0", f, FORMAT, what);
+        f = gf_llama();
+        gf_f32(f, factors[i], 1.1e-6f);
+        row_expect(26, "a small scaling factor", f, OK, NULL);
+    }
+    f = gf_llama();
+    gf_bool(f, "llama.attention.causal", 0);
+    row_expect(26, "an encoder", f, UNSUPPORTED, "llama.attention.causal is false|encoders");
+    f = gf_llama();
+    gf_bool(f, "llama.attention.causal", 1);
+    row_expect(26, "said to be causal", f, OK, NULL);
+    f = gf_llama();
+    gf_u32(f, "llama.attention.causal", 0);
+    row_expect(26, "causal as an integer", f, FORMAT, "llama.attention.causal is UINT32|a bool");
+    f = gf_llama();
+    gb_u8(gf_array(f, "llama.attention.causal", GT_BOOL, 1), 0);
+    row_expect(26, "causal as an array", f, FORMAT, "llama.attention.causal is an array of BOOL|a bool");
 }
 
 static void row_27(void)
@@ -211,6 +233,40 @@ static void row_27(void)
     row_expect(27, "fewer rows than tokens", f, MISMATCH, "token_embd.weight|288|287");
 }
 
+/* Two forms of one thing in one layer, half a pair: which of them counts cannot be known. */
+static void row_27_forms(void)
+{
+    static const char *const apart[] = { "attn_q", "attn_k", "attn_v" };
+    static const uint64_t rows[] = { GF_HEADS * GF_HEAD, GF_KV_HEADS * GF_HEAD, GF_KV_HEADS * GF_HEAD };
+    const uint64_t all = (GF_HEADS + 2 * GF_KV_HEADS) * GF_HEAD;
+    char name[64], words[128];
+    for (int k = 0; k < 4; k++) {                      /* beside the fused tensor: one of the three, then none of them */
+        gguf_file *f = gf_llama();
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "blk.1.%s.weight", apart[i]);
+            if (i != k) gf_remove_tensor(f, name);
+        }
+        gf_f32_tensor(f, "blk.1.attn_qkv.weight", GF_EMBD, all, 0, 0.3);
+        snprintf(words, sizeof words, "blk.1.%s.weight|fused attn_qkv.weight", apart[k % 3]);
+        row_expect(27, "fused beside separate", f, k < 3 ? MISMATCH : OK, words);
+        f = gf_llama();
+        if (k < 3) {
+            snprintf(name, sizeof name, "blk.0.%s.bias", apart[k]);
+            gf_f32_tensor(f, name, rows[k], 0, 0, 0.1);
+        }
+        gf_f32_tensor(f, "blk.0.attn_qkv.bias", all, 0, 0, 0.1);
+        snprintf(words, sizeof words, "blk.0.%s.bias|fused attn_qkv.bias", apart[k % 3]);
+        row_expect(27, "biases of both forms", f, k < 3 ? MISMATCH : OK, words);
+    }
+    for (int i = 1; i < 8; i++) {                      /* long, short, factors of the older kind */
+        static const char *const factors[] = { "rope_factors_long.weight", "rope_factors_short.weight", "rope_freqs.weight" };
+        gguf_file *f = gf_llama();
+        for (int k = 0; k < 3; k++)
+            if (i >> k & 1) gf_f32_tensor(f, factors[k], GF_HEAD / 2, 0, 1, 0.1);
+        row_expect(27, "rope factors", f, i == 3 || i == 4 ? OK : MISMATCH, "rope_factors_long.weight and rope_factors_short.weight come together|not with rope_freqs.weight");
+    }
+}
+
 static void row_29(void)
 {
     static const char *const names[] = { "", "llama ", "LLAMA", "nonsense", "../llama", "%s%n" };
@@ -247,6 +303,7 @@ int main(void)
     row_25();
     row_26();
     row_27();
+    row_27_forms();
     row_29();
     return rows_end(rows, sizeof rows / sizeof rows[0]);
 }

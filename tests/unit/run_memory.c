@@ -3,9 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include "../hostile/hostile.h"
+#include "run/session.h"
 #include "run_common.h"
 
 static int32_t text[64];
@@ -41,6 +43,7 @@ static hllm_memory_need need_of(const hllm_model *m, uint32_t n_ctx, uint32_t kv
 static void budgets(const setup *u)
 {
     hllm_memory_need need = need_of(u->m, 256, 0, 0);
+    const uint64_t session_bytes = need.kv_bytes + need.scratch_bytes;
     hllm_engine *e = (hllm_engine *)1;
     hllm_session *s = (hllm_session *)1, *t;
     char why[512];
@@ -59,11 +62,48 @@ static void budgets(const setup *u)
     CHECK(hllm_engine_create(u->m, &eo, &e) == HLLM_E_NOMEM && e == NULL);
     hllm_model_last_error(u->m, why, sizeof why);
     CHECK_MSG(has_number(why, need.total_bytes) && has_number(why, need.total_bytes - 1), "%s", why);
+    eo.load = HLLM_LOAD_MMAP;                          /* mapped weights do not count, the session does */
+    eo.ram_bytes = session_bytes - 1;
+    e = (hllm_engine *)1;
+    CHECK(hllm_engine_create(u->m, &eo, &e) == HLLM_E_NOMEM && e == NULL);
+    hllm_model_last_error(u->m, why, sizeof why);
+    CHECK_MSG(has_number(why, session_bytes) && has_number(why, session_bytes - 1) && strstr(why, "KV cache and scratch"), "%s", why);
+    eo.ram_bytes = session_bytes;                      /* counted, not taken: the session still gets it */
+    OK_M(hllm_engine_create(u->m, &eo, &e), u->m);
+    OK_E(hllm_session_create(e, &so, &s), e);
+    hllm_session_free(s);
+    hllm_engine_free(e);
+    eo.load = HLLM_LOAD_AUTO;
+    const hllm_session_options small = { sizeof small, 256, 0, 64 };
+    hllm_memory_need tight = { .struct_size = sizeof tight };
+    OK_M(hllm_model_memory(u->m, NULL, &small, &tight), u->m);
+    eo.ram_bytes = tight.total_bytes;                  /* weights alone would be read, the named session makes them mapped; then two sessions fit */
+    REQUIRE(2 * tight.weights_bytes > eo.ram_bytes && tight.weights_bytes < eo.ram_bytes - eo.ram_bytes / 8);
+    for (int named = 0; named < 2; named++) {
+        eo.session = named ? &small : NULL;
+        OK_M(hllm_engine_create(u->m, &eo, &e), u->m);
+        OK_E(hllm_session_create(e, &small, &s), e);
+        t = (hllm_session *)1;
+        hllm_status rc = hllm_session_create(e, &small, &t);
+        CHECK_MSG(named ? rc == HLLM_OK && t : rc == HLLM_E_NOMEM && !t, "session named %d: %d", named, rc);
+        hllm_session_free(t);
+        hllm_session_free(s);
+        hllm_engine_free(e);
+    }
+    so.n_ctx = 100000;                                 /* what could not be made is said before loading, too */
+    eo.session = &so;
+    e = (hllm_engine *)1;
+    CHECK(hllm_engine_create(u->m, &eo, &e) == HLLM_E_ARG && e == NULL);
+    hllm_model_last_error(u->m, why, sizeof why);
+    CHECK_MSG(has_number(why, 100000) && has_number(why, 512) && strstr(why, "tiny-relu2"), "%s", why);
+    so.n_ctx = 256;
+    eo.load = HLLM_LOAD_READ;
+    eo.ram_bytes = need.total_bytes - 1;
     eo.session = NULL;
     OK_M(hllm_engine_create(u->m, &eo, &e), u->m);
     CHECK(hllm_session_create(e, &so, &s) == HLLM_E_NOMEM && s == NULL);
     hllm_engine_last_error(e, why, sizeof why);
-    CHECK_MSG(has_number(why, need.kv_bytes + need.scratch_bytes) && has_number(why, need.kv_bytes + need.scratch_bytes - 1), "%s", why);
+    CHECK_MSG(has_number(why, session_bytes) && has_number(why, session_bytes - 1), "%s", why);
     hllm_engine_free(e);
     eo.ram_bytes = need.total_bytes;                   /* exactly one session, and another one when it is gone */
     OK_M(hllm_engine_create(u->m, &eo, &e), u->m);
@@ -73,7 +113,7 @@ static void budgets(const setup *u)
     t = (hllm_session *)1;
     CHECK(hllm_session_fork(s, &t) == HLLM_E_NOMEM && t == NULL);
     hllm_session_last_error(s, why, sizeof why);
-    CHECK_MSG(has_number(why, need.kv_bytes + need.scratch_bytes), "%s", why);
+    CHECK_MSG(has_number(why, session_bytes), "%s", why);
     hllm_session_free(s);
     OK_E(hllm_session_create(e, &so, &s), e);
     hllm_session_free(s);
@@ -105,6 +145,53 @@ static void as_said(void)
         }
     setup_free(&u);
     CHECK(c.live == 0);
+}
+
+/* ---- touched ---- */
+
+/* The system promises memory that it does not have: every page of a new session is really there, before its first token. */
+static void touched(const setup *u)
+{
+    hllm_session *s = session_of(u, 512, HLLM_KV_F32, 0);
+    const size_t bytes = s->device_bytes, pages = (bytes + 4095) / 4096;
+    unsigned char *in = malloc(pages);
+    size_t missing = 0;
+    REQUIRE(in && bytes > 4 << 20 && mincore(s->device_block, bytes, in) == 0);      /* so large a block comes fresh from the system */
+    for (size_t i = 0; i < pages; i++) missing += !(in[i] & 1);
+    CHECK_MSG(missing == 0, "%zu of %zu pages are only promised", missing, pages);
+    free(in);
+    hllm_session_free(s);
+}
+
+/* A session larger than what the machine has now, on a model that allows it: refused at once, with both numbers. */
+static void over_commit(void)
+{
+    char path[300], why[512];
+    const char *where = getenv("TMPDIR");
+    gguf_file *g = gf_llama();
+    gf_u32(g, "llama.context_length", 1 << 27);
+    gbuf b = gf_write(g, NULL);
+    snprintf(path, sizeof path, "%s/wide-%ld.gguf", where && where[0] ? where : P_tmpdir, (long)getpid());
+    hostile_write(path, b.p, b.n, 0);
+    gb_free(&b);
+    gf_free(g);
+    setup u = setup_file(path, 1, NULL, NULL);
+    hllm_session_options so = { sizeof so, 1 << 27, HLLM_KV_F32, 0 };
+    hllm_engine_options eo = { .struct_size = sizeof eo, .session = &so };
+    hllm_memory_need need = need_of(u.m, so.n_ctx, so.kv, 0);
+    const uint64_t session_bytes = need.kv_bytes + need.scratch_bytes;
+    if (session_bytes < need.available_bytes + (1 << 30)) fprintf(stderr, "this machine has room for a context of 2^27: over-commit not tested\n");
+    else for (int before = 0; before < 2; before++) {
+        hllm_session *s = (hllm_session *)1;
+        hllm_engine *e = (hllm_engine *)1;
+        if (before) { CHECK(hllm_engine_create(u.m, &eo, &e) == HLLM_E_NOMEM && e == NULL); hllm_model_last_error(u.m, why, sizeof why); }
+        else { CHECK(hllm_session_create(u.e, &so, &s) == HLLM_E_NOMEM && s == NULL); hllm_engine_last_error(u.e, why, sizeof why); }
+        const char *has = strstr(why, "the machine (or its cgroup) has ");
+        CHECK_MSG(strstr(why, path) && strstr(why, "KV cache and scratch need") && (before || has_number(why, session_bytes)), "%s", why);
+        CHECK_MSG(has && strtoull(has + 32, NULL, 10) > 0 && strtoull(has + 32, NULL, 10) < session_bytes, "%s", why);
+    }
+    setup_free(&u);
+    unlink(path);
 }
 
 /* In a child of its own: the peak of resident memory. */
@@ -192,11 +279,7 @@ static void cgroup(void)
         OK_M(hllm_model_memory(m, NULL, &so, &need), m);
         CHECK(need.available_bytes < 41943040);
         hllm_status rc = HLLM_OK;
-        for (int i = 0; i < 20 && rc == HLLM_OK; i++) {
-            int32_t t[8];
-            rc = hllm_session_create(e, &so, &s);
-            if (rc == HLLM_OK) { text_tokens(&(setup){ rt, m, e, 0, 0 }, t, 8); OK_S(hllm_session_eval(s, t, 8), s); }
-        }
+        for (int i = 0; i < 20 && rc == HLLM_OK; i++) rc = hllm_session_create(e, &so, &s);      /* none of them computes: taken at creation */
         CHECK_MSG(rc == HLLM_E_NOMEM && s == NULL, "%d", rc);
         hllm_engine_last_error(e, why, sizeof why);
         CHECK_MSG(has_number(why, need.kv_bytes + need.scratch_bytes) && strstr(why, "cgroup"), "%s", why);
@@ -329,6 +412,8 @@ int main(void)
     text_tokens(&u, text, 64);
     budgets(&u);
     as_said();
+    touched(&u);
+    over_commit();
     progress(&u);
     bundle(&u);
     setup_free(&u);

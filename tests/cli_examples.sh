@@ -19,12 +19,20 @@ for source in "$root"/examples/*.c "$root"/examples/*.cpp; do
     [ "$name" = hello ] && limit=60
     n=$(wc -l <"$source")
     [ "$n" -lt "$limit" ] || fail "$file: $n lines, the limit is $limit"
-    if timeout 120 "$bin/example_$name" "$model" >"$name.out" 2>"$name.err" && [ -s "$name.out" ]; then echo "ok   $name"
+    if timeout 120 "$bin/example_$name" "$model" >"$name.out" 2>"$name.err"; then echo "ok   $name"
     else fail "$name: exit $?: $(head -n 1 "$name.err")"; fi
     timeout 120 "$bin/example_$name" no-such.gguf >missing.out 2>missing.err && fail "$name: exit 0 without a model"
     grep -q 'no-such.gguf' missing.err || fail "$name: does not name the missing file: $(cat missing.err)"
 done
+has() { grep -q "$2" "$1.out" || fail "$1: no '$2' in: $(head -n 5 "$1.out")"; }
+# hello: 60 tokens of text, a newline at the end; the same in C++.
+[ "$(wc -c <hello.out)" -gt 100 ] && [ -z "$(tail -c 1 hello.out)" ] || fail "hello: $(cat hello.out)"
 cmp -s hello.out hello_cpp.out || fail "hello and hello_cpp differ"
-grep -q 'stopped within' cancel.out || fail "cancel: $(cat cancel.out)"
+# cancel: in the prompt and in the answer, each within 50 ms (a busy machine: 1 s).
+[ "$(grep -c '^cancelled after [0-9]* ms: [0-9]* tokens, stopped within [0-9]\{1,3\}\.[0-9] ms$' cancel.out)" = 2 ] || fail "cancel: $(cat cancel.out)"
+has cancel 'after 50 ms: [1-9]'
+has two_sessions '^In the beginning[^a-z]*[a-z]'
+has two_sessions '^And the king said[^a-z]*[a-z]'
+[ "$(wc -c <two_sessions.out)" -gt 150 ] || fail "two_sessions: $(cat two_sessions.out)"
 for script in "$root"/examples/*.sh "$root"/tests/*.sh; do sh -n "$script" || fail "$script: syntax"; done
 [ "$failed" = 0 ]

@@ -330,17 +330,21 @@ bool hl_chat_fingerprint(const char *jinja, size_t bytes, uint64_t *fingerprint,
     return true;
 }
 
-const hl_chat_template *hl_chat_template_detect(const char *jinja, size_t bytes)
+const hl_chat_template *hl_chat_known_find(uint64_t fingerprint, uint32_t canonical_bytes)
 {
-    uint64_t fingerprint;
-    uint32_t canonical;
     size_t low = 0, high = hl_chat_n_known;
-    if (!jinja || !hl_chat_fingerprint(jinja, bytes, &fingerprint, &canonical)) return NULL;
     while (low < high) {
         size_t mid = low + (high - low) / 2;
         if (hl_chat_known_texts[mid].fingerprint < fingerprint) low = mid + 1;
         else high = mid;
     }
     if (low == hl_chat_n_known || hl_chat_known_texts[low].fingerprint != fingerprint) return NULL;
-    return hl_chat_known_texts[low].bytes == canonical ? hl_chat_template_find(hl_chat_known_texts[low].row) : NULL;
+    return hl_chat_known_texts[low].bytes == canonical_bytes ? hl_chat_template_find(hl_chat_known_texts[low].row) : NULL;
+}
+
+const hl_chat_template *hl_chat_template_detect(const char *jinja, size_t bytes)
+{
+    uint64_t fingerprint;
+    uint32_t canonical;
+    return jinja && hl_chat_fingerprint(jinja, bytes, &fingerprint, &canonical) ? hl_chat_known_find(fingerprint, canonical) : NULL;
 }

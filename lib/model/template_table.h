@@ -95,6 +95,9 @@ extern const size_t hl_chat_n_known;
  * has). */
 bool hl_chat_fingerprint(const char *jinja, size_t bytes, uint64_t *fingerprint, uint32_t *canonical_bytes);
 
+/* The row of a known text; NULL: hash or length is another. */
+const hl_chat_template *hl_chat_known_find(uint64_t fingerprint, uint32_t canonical_bytes);
+
 /* Python's str.isspace for one code point. */
 static inline bool hl_py_space(uint32_t cp)
 {

@@ -234,7 +234,15 @@ static void check_tables(void)
     for (size_t i = 0; i < hl_chat_n_known; i++) {
         CHECK_MSG(hl_chat_template_find(hl_chat_known_texts[i].row) != NULL, "%s", hl_chat_known_texts[i].row);
         CHECK(i == 0 || hl_chat_known_texts[i - 1].fingerprint < hl_chat_known_texts[i].fingerprint);
+        /* Hash and length, both whole: neither alone, nor half of the hash. */
+        const hl_chat_known *k = &hl_chat_known_texts[i];
+        CHECK_MSG(hl_chat_known_find(k->fingerprint, k->bytes) == hl_chat_template_find(k->row), "%s", k->row);
+        for (int bit = 0; bit < 64; bit++) {
+            CHECK_MSG(!hl_chat_known_find(k->fingerprint ^ 1ull << bit, k->bytes), "%s, bit %d of the hash", k->row, bit);
+            if (bit < 32) CHECK_MSG(!hl_chat_known_find(k->fingerprint, k->bytes ^ 1u << bit), "%s, bit %d of the length", k->row, bit);
+        }
     }
+    CHECK(!hl_chat_known_find(0, 0) && !hl_chat_known_find(UINT64_MAX, 0));
     CHECK(!hl_chat_template_find("no such template") && !hl_chat_template_find("") && !hl_chat_template_find(NULL));
     free(names);
 }
@@ -321,6 +329,11 @@ static void check_fingerprints(void)
         CHECK_MSG(print_of(unlike[i][0]) && print_of(unlike[i][1]) && print_of(unlike[i][0]) != print_of(unlike[i][1]), "%s and %s",
                   unlike[i][0], unlike[i][1]);
     for (size_t i = 0; i < HL_COUNT(refused); i++) CHECK_MSG(!print_of(refused[i]), "%s", refused[i]);
+    /* By hand: FNV-1a of mark, text, mark, word, end, end; nine bytes. */
+    uint64_t got, want = 0xCBF29CE484222325u;
+    uint32_t bytes;
+    for (const char *c = "\xFF" "ab" "\xF9" "\xFB" "mn" "\xFE" "\xFE"; *c; c++) want = (want ^ (uint8_t)*c) * 0x100000001B3u;
+    CHECK(hl_chat_fingerprint("ab{{ mn }}\n", 11, &got, &bytes) && got == want && bytes == 9);
 }
 
 static void check_hostile(void)

@@ -302,7 +302,7 @@ static void *watch(void *v)
     uint64_t done, total, last = 0;
     while (!w->stop) {
         CHECK(hllm_progress_read(w->p, &done, &total) == HLLM_OK);
-        CHECK_MSG(done >= last, "%" PRIu64 " after %" PRIu64, done, last);
+        CHECK_MSG(done >= last && done <= total, "%" PRIu64 " of %" PRIu64 " after %" PRIu64, done, total, last);
         last = done;
         if (w->cancel && done > 0) { CHECK(hllm_progress_cancel(w->p) == HLLM_OK); }
     }

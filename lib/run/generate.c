@@ -223,6 +223,7 @@ hl_status hl_generate_start(hllm_session *s, const int32_t *tokens, size_t n, co
         s->bias = b;
         s->bias_cap = o->n_bias;
     }
+    HL_TRY(hl_outring_reserve(&s->out, o->stop, o->n_stop));
     if (append && n == 0 && s->n_kv == s->n_tokens && !(s->n_hidden && s->hidden_pos + s->n_hidden == s->n_tokens)) {
         /* The last token's logits are gone (rewound, loaded): compute it again. */
         const uint32_t last = s->n_tokens - 1, least = hl_session_rewind_min(s);

@@ -14,7 +14,6 @@ hl_status hl_outring_init(hl_mem *mem, hl_outring *r, size_t max_piece)
     r->cap = HL_MAX((size_t)RING_BYTES, 3 * r->hold_cap);            /* a bad byte becomes three */
     HL_NEED(r->ring = hl_alloc(mem, r->cap));
     HL_NEED(r->hold = hl_alloc(mem, r->hold_cap));
-    HL_NEED(r->stops = hl_alloc(mem, (size_t)HL_MAX_STOPS * HL_MAX_STOP_BYTES));
 done:
     if (rc != HLLM_OK) hl_outring_destroy(r);
     return rc;
@@ -25,19 +24,74 @@ void hl_outring_destroy(hl_outring *r)
     if (!r->mem) return;
     hl_free(r->mem, r->ring);
     hl_free(r->mem, r->hold);
-    hl_free(r->mem, r->stops);
+    hl_free(r->mem, r->nodes);
     memset(r, 0, sizeof *r);
+}
+
+/* ---- stop texts ---- */
+
+static uint32_t child_of(const hl_outring *r, uint32_t node, uint8_t byte)
+{
+    if (node == 0) return r->first[byte];
+    uint32_t c = r->nodes[node].child;
+    while (c && r->nodes[c].byte != byte) c = r->nodes[c].next;
+    return c;
+}
+
+/* From the longest node that a text ends with to that of the text and one byte more. */
+static uint32_t step(const hl_outring *r, uint32_t node, uint8_t byte)
+{
+    uint32_t c;
+    while ((c = child_of(r, node, byte)) == 0 && node) node = r->nodes[node].shorter;
+    return c;
+}
+
+static uint32_t add_child(hl_outring *r, uint32_t parent, uint8_t byte)
+{
+    const uint32_t c = (uint32_t)r->n_nodes++, shorter = parent ? step(r, r->nodes[parent].shorter, byte) : 0;
+    HL_ASSERT(r->n_nodes <= r->cap_nodes);
+    r->nodes[c] = (hl_stop_node){ 0, r->nodes[parent].child, shorter, (uint16_t)(r->nodes[parent].n + 1), r->nodes[shorter].stop, byte };
+    r->nodes[parent].child = c;
+    if (parent == 0) r->first[byte] = c;
+    return c;
+}
+
+hl_status hl_outring_reserve(hl_outring *r, const char *const *stop, uint32_t n_stop)
+{
+    size_t n = 1;
+    for (uint32_t i = 0; i < n_stop; i++) n += strlen(stop[i]);
+    if (n_stop == 0 || n <= r->cap_nodes) return HLLM_OK;
+    hl_stop_node *nodes = hl_alloc_array(r->mem, n, sizeof *nodes);
+    if (!nodes) return HLLM_E_NOMEM;
+    hl_free(r->mem, r->nodes);
+    r->nodes = nodes;
+    r->cap_nodes = n;
+    return HLLM_OK;
 }
 
 void hl_outring_start(hl_outring *r, const char *const *stop, uint32_t n_stop)
 {
+    uint32_t at[HL_MAX_STOPS] = { 0 };
+    bool more = n_stop > 0;
     r->head = r->n = r->n_hold = 0;
-    r->n_stops = n_stop;
-    for (uint32_t i = 0; i < n_stop; i++) {
-        r->stop_bytes[i] = (uint32_t)strlen(stop[i]);
-        memcpy(r->stops + (size_t)i * HL_MAX_STOP_BYTES, stop[i], r->stop_bytes[i]);
+    r->n_nodes = r->at = 0;
+    if (!more) return;
+    memset(r->first, 0, sizeof r->first);
+    r->nodes[r->n_nodes++] = (hl_stop_node){ 0 };
+    /* The first bytes of all, then the second: a node's shorter one is there before it. */
+    for (uint32_t k = 0; more; k++) {
+        more = false;
+        for (uint32_t i = 0; i < n_stop; i++) {
+            if (r->nodes[at[i]].n < k || stop[i][k] == 0) continue;              /* it has ended */
+            const uint32_t c = child_of(r, at[i], (uint8_t)stop[i][k]);
+            at[i] = c ? c : add_child(r, at[i], (uint8_t)stop[i][k]);
+            if (stop[i][k + 1] == 0) r->nodes[at[i]].stop = (uint16_t)(k + 1);
+            else more = true;
+        }
     }
 }
+
+/* ---- text ---- */
 
 bool hl_outring_has_room(const hl_outring *r, size_t piece_bytes) { return r->cap - r->n >= 3 * (r->n_hold + piece_bytes); }
 
@@ -64,21 +118,20 @@ static void release(hl_outring *r, size_t n)
 bool hl_outring_push(hl_outring *r, const char *piece, size_t n)
 {
     HL_ASSERT(r->n_hold + n <= r->hold_cap);
+    size_t stop_at = SIZE_MAX, keep = 0;               /* keep: bytes at the end that may be the beginning of a stop text */
+    for (size_t i = 0; i < n && r->n_nodes; i++) {
+        r->at = step(r, r->at, (uint8_t)piece[i]);
+        const hl_stop_node *node = &r->nodes[r->at];
+        if (node->stop) stop_at = HL_MIN(stop_at, r->n_hold + i + 1 - node->stop);
+    }
+    if (r->n_nodes) keep = r->nodes[r->at].n;
     memcpy(r->hold + r->n_hold, piece, n);
     r->n_hold += n;
-    size_t keep = 0;                                   /* bytes at the end that may be the beginning of a stop text */
-    for (size_t at = 0; at < r->n_hold && r->n_stops; at++)
-        for (uint32_t i = 0; i < r->n_stops; i++) {
-            const char *stop = r->stops + (size_t)i * HL_MAX_STOP_BYTES;
-            const size_t left = r->n_hold - at, m = HL_MIN(left, (size_t)r->stop_bytes[i]);
-            if (memcmp(r->hold + at, stop, m) != 0) continue;
-            if (m == r->stop_bytes[i]) {
-                r->n_hold = at;
-                release(r, at);
-                return true;
-            }
-            keep = HL_MAX(keep, left);
-        }
+    if (stop_at != SIZE_MAX) {
+        r->n_hold = stop_at;
+        release(r, stop_at);
+        return true;
+    }
     keep = HL_MAX(keep, hl_utf8_tail(r->hold, r->n_hold));
     size_t final = r->n_hold - keep;
     /* A stop text may begin inside a character's bytes only if it is itself no UTF-8: never cut a character here. */

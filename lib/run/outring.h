@@ -11,19 +11,30 @@
 
 enum { HL_MAX_STOPS = 64, HL_MAX_STOP_BYTES = 1024 };
 
+/* A beginning of one or more stop texts.  All of them form a tree (node 0: the empty one) that is walked a byte at a time: Aho and Corasick,
+ * CACM 18(6), 1975.  So a token's work is its bytes' alone, however many stop texts there are and however alike they begin. */
+typedef struct hl_stop_node {
+    uint32_t child, next;                              /* the first node that is one byte longer; the next with the same parent; 0: none */
+    uint32_t shorter;                                  /* the longest other node that this one ends with */
+    uint16_t n, stop;                                  /* its bytes; the bytes of the longest whole stop text that it ends with */
+    uint8_t byte;                                      /* its last */
+} hl_stop_node;
+
 typedef struct hl_outring {
     hl_mem *mem;
     char *ring; size_t cap, head, n;                   /* n bytes from head on */
     char *hold; size_t hold_cap, n_hold;
-    char *stops;                                       /* HL_MAX_STOPS x HL_MAX_STOP_BYTES, only as many as n_stops are valid */
-    uint32_t n_stops;
-    uint32_t stop_bytes[HL_MAX_STOPS];
+    hl_stop_node *nodes; size_t n_nodes, cap_nodes;
+    uint32_t first[256];                               /* node 0's children by their byte */
+    uint32_t at;                                       /* the longest node that the pushed bytes end with */
 } hl_outring;
 
 /* max_piece: the longest token text. */
 hl_status hl_outring_init(hl_mem *mem, hl_outring *r, size_t max_piece);
 void hl_outring_destroy(hl_outring *r);
-/* Empties it and copies the stop texts (checked by the caller). */
+/* Memory for these stop texts (checked by the caller), before hl_outring_start: nothing is allocated after it.  On failure nothing changes. */
+hl_status hl_outring_reserve(hl_outring *r, const char *const *stop, uint32_t n_stop);
+/* Empties it and copies the stop texts. */
 void hl_outring_start(hl_outring *r, const char *const *stop, uint32_t n_stop);
 bool hl_outring_has_room(const hl_outring *r, size_t piece_bytes);   /* for one more push or a finish */
 /* true: a stop text has come; the text before it is final, it and what follows is gone. */

@@ -138,7 +138,7 @@ static void as_said(void)
             const size_t before = c.live;
             OK_E(hllm_session_create(u.e, &so, &s), u.e);
             const size_t took = c.live - before, said = (size_t)(need.kv_bytes + need.scratch_bytes);
-            CHECK_MSG(took <= said + (256 << 10), "kv %u, micro-batch %u: %zu bytes taken, %zu said", kv, batch, took, said);     /* rings and stop texts */
+            CHECK_MSG(took <= said + (256 << 10), "kv %u, micro-batch %u: %zu bytes taken, %zu said", kv, batch, took, said);     /* the ring */
             CHECK_MSG(took * 2 > said, "kv %u, micro-batch %u: %zu bytes taken, %zu said", kv, batch, took, said);
             hllm_session_free(s);
             CHECK(c.live == before);

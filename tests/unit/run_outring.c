@@ -5,6 +5,7 @@
 #include "run_common.h"
 
 static hl_mem *mem;
+static int n_hits, n_runs;
 
 /* Reference: by the table of well-formed sequences (Unicode 15, table 3-7), one U+FFFD for each maximal subpart. */
 static size_t ref_clean(const uint8_t *s, size_t n, uint8_t *out)
@@ -66,6 +67,7 @@ static void random_pieces(uint64_t seed, uint32_t n_stops)
     hl_outring r;
     char buf[64];
     CHECK(hl_outring_init(mem, &r, 7) == HLLM_OK);
+    CHECK(hl_outring_reserve(&r, stops, n_stops) == HLLM_OK);
     hl_outring_start(&r, stops, n_stops);
     hit = 0;
     for (size_t e = 0, at = 0; e < n_ends && !hit; at = ends[e++]) {
@@ -79,6 +81,78 @@ static void random_pieces(uint64_t seed, uint32_t n_stops)
     for (size_t took; (took = hl_outring_take(&r, buf, sizeof buf)) != 0; m += took) { CHECK(hl_utf8_valid(buf, took)); memcpy(got + m, buf, took); }
     CHECK_MSG(hit == ref_hit && m == want_n && memcmp(got, want, m) == 0, "seed %llu: %zu bytes, expected %zu; stop %d, expected %d", (unsigned long long)seed, m, want_n, hit, ref_hit);
     hl_outring_destroy(&r);
+}
+
+/* Stop texts that begin alike, repeat and contain each other, over two letters: against the reference, which knows no state. */
+static void random_stops(uint64_t seed)
+{
+    enum { N = 1500 };
+    static char own[HL_MAX_STOPS][HL_MAX_STOP_BYTES + 1];
+    static uint8_t text[N], got[N + 1];                 /* the NUL */
+    const char *stops[HL_MAX_STOPS];
+    size_t ends[N], n_ends = 0, m = 0;
+    const uint32_t n_stops = 1 + (uint32_t)(rnd(&seed) % HL_MAX_STOPS), period = 1 + (uint32_t)(rnd(&seed) % 9);
+    uint8_t unit[9];
+    for (uint32_t i = 0; i < period; i++) unit[i] = "ab"[rnd(&seed) % 2];
+    for (size_t i = 0; i < N; i++) text[i] = rnd(&seed) % 40 ? unit[i % period] : "abc"[rnd(&seed) % 3];
+    for (uint32_t i = 0; i < n_stops; i++) {           /* pieces of such a text, mostly spoilt at the end, some as long as may be */
+        const size_t len = rnd(&seed) % 8 ? 8 + rnd(&seed) % 40 : 8 + rnd(&seed) % (HL_MAX_STOP_BYTES - 7), at = rnd(&seed) % period;
+        for (size_t k = 0; k < len; k++) own[i][k] = (char)(rnd(&seed) % 200 ? unit[(at + k) % period] : "abc"[rnd(&seed) % 3]);
+        if (rnd(&seed) % 64) own[i][len - 1] = rnd(&seed) % 8 ? 'd' : 'c';           /* no text has a d */
+        own[i][len] = 0;
+        stops[i] = own[i];
+    }
+    for (size_t at = 0; at < N;) { at += rnd(&seed) % (seed & 64 ? 3 : 60); ends[n_ends++] = at < N ? at : N; }      /* empty pieces, too */
+    hl_outring r;
+    CHECK(hl_outring_init(mem, &r, 64) == HLLM_OK && hl_outring_reserve(&r, stops, 1) == HLLM_OK && hl_outring_reserve(&r, stops, n_stops) == HLLM_OK);
+    const uint64_t calls = hl_mem_calls(mem);
+    for (uint32_t skip = 0; skip < n_stops; skip += 1 + n_stops / 2) {             /* again with fewer, from a ring that stopped in the middle */
+        int hit = 0, ref_hit;
+        const size_t want = ref_stop(text, N, ends, n_ends, stops + skip, n_stops - skip, &ref_hit);
+        hl_outring_start(&r, stops + skip, n_stops - skip);
+        m = 0;
+        for (size_t e = 0, at = 0; e < n_ends && !hit; at = ends[e++]) hit = hl_outring_push(&r, (const char *)text + at, ends[e] - at);
+        hl_outring_finish(&r);
+        for (size_t took; (took = hl_outring_take(&r, (char *)got + m, sizeof got - m)) != 0;) m += took;
+        CHECK_MSG(hit == ref_hit && m == want && memcmp(got, text, m) == 0, "seed %llu: %zu bytes, expected %zu; stop %d, expected %d", (unsigned long long)seed, m, want, hit, ref_hit);
+        n_hits += hit;
+        n_runs++;
+    }
+    CHECK(hl_mem_calls(mem) == calls);
+    hl_outring_destroy(&r);
+}
+
+/* The worst that a vocabulary and 64 stop texts can do: a token of 1 MiB that is nearly all of them everywhere; and one that at every other
+ * place has 64 ways to go on, none of them right. */
+static void work(void)
+{
+    enum { N = 1 << 20 };
+    static char own[HL_MAX_STOPS][HL_MAX_STOP_BYTES + 1], got[N + 1];
+    const char *stops[HL_MAX_STOPS];
+    char *piece = malloc(N);
+    REQUIRE(piece != NULL);
+    for (int wide = 0; wide < 2; wide++) {
+        hl_outring r;
+        for (int i = 0; i < HL_MAX_STOPS; i++) {
+            memset(own[i], 'a', HL_MAX_STOP_BYTES);
+            own[i][wide ? 1 : HL_MAX_STOP_BYTES - 1] = (char)(wide ? 128 + i : 'b');
+            stops[i] = own[i];
+        }
+        for (size_t i = 0; i < N; i++) piece[i] = wide && i % 2 ? 'x' : 'a';
+        CHECK(hl_outring_init(mem, &r, N) == HLLM_OK && hl_outring_reserve(&r, stops, HL_MAX_STOPS) == HLLM_OK);
+        hl_outring_start(&r, stops, HL_MAX_STOPS);
+        const clock_t start = clock();
+        CHECK(!hl_outring_push(&r, piece, N));
+        const double s = (double)(clock() - start) / CLOCKS_PER_SEC;
+        CHECK_MSG(s < (SANITIZED ? 4 : 0.4), "%.3f s", s);             /* 0.01 s, 0.05 s; to compare with each text at each place: 0.9 s and more */
+        CHECK(r.n_hold == (wide ? 0 : HL_MAX_STOP_BYTES - 1));
+        CHECK(hl_outring_push(&r, wide ? own[0] : "b", wide ? HL_MAX_STOP_BYTES : 1));
+        size_t m = 0;
+        for (size_t took; (took = hl_outring_take(&r, got + m, sizeof got - m)) != 0;) m += took;
+        CHECK_MSG(m == (wide ? N : N - (HL_MAX_STOP_BYTES - 1)) && memcmp(got, piece, m) == 0, "%zu", m);
+        hl_outring_destroy(&r);
+    }
+    free(piece);
 }
 
 /* All ways to cut one text in two and in three. */
@@ -111,7 +185,7 @@ static void room(void)
     size_t n = 0, m = 0;
     const char *stop = "aaaaaaaaaaaaaaab";
     uint64_t seed = 5;
-    CHECK(hl_outring_init(mem, &r, 100) == HLLM_OK);
+    CHECK(hl_outring_init(mem, &r, 100) == HLLM_OK && hl_outring_reserve(&r, &stop, 1) == HLLM_OK);
     hl_outring_start(&r, &stop, 1);
     for (int waits = 0; n < 500000;) {
         char piece[100];
@@ -136,6 +210,9 @@ int main(void)
 {
     REQUIRE(hl_mem_new(NULL, &mem) == HLLM_OK);
     for (uint64_t i = 1; i <= 20000; i++) random_pieces(i, (uint32_t)(i % 7));
+    for (uint64_t i = 1; i <= 500; i++) random_stops(i);
+    CHECK_MSG(n_runs > 900 && n_hits > n_runs / 4 && n_hits < n_runs / 10 * 9, "%d of %d runs were stopped", n_hits, n_runs);
+    work();
     all_splits();
     room();
     CHECK(hl_mem_live_bytes(mem) == 0);

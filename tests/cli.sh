@@ -233,6 +233,16 @@ group_tokenize() {
     printf '1 2\n3 x4\n' >"$tmp/ids"
     h 1 detokenize -m "$model"
     err "line 2: 'x4' is not a token id"
+    printf '65 188 66\n189\n189 67\n' >"$tmp/ids"       # a byte that is no UTF-8, and NUL bytes: written as they are
+    h 0 detokenize -m "$model"
+    is "$(od -An -tx1 "$tmp/out" | tr -d ' \n')" = 61ff620000000063 "NUL bytes in and between texts"
+    h 0 detokenize -m "$model" --json
+    is "$(tail -n 1 "$tmp/out")" = '{"text":"\u0000c"}' "a NUL byte in JSON"
+    printf '65 66\0 67\n65\n' >"$tmp/ids"
+    refused 1 'line 1: a NUL byte is not a token id' detokenize -m "$model"
+    printf '65\n65 \0' >"$tmp/ids"
+    h 1 detokenize -m "$model"
+    err 'line 2: a NUL byte'
     echo 4096 >"$tmp/ids"
     refused 1 4096 detokenize -m "$model"
     in=/dev/null
@@ -333,10 +343,29 @@ group_chat() {
     lines out 2
     out '{"role":"assistant","content":".*","finish":"length","n_prompt":[0-9]*,"n_reused":[1-9]'
     refused 1 'no-such' chat -m "$model" --chat-template no-such
-    for _ in $(seq 30); do echo "And he said unto them, Go ye out into the field of the king"; done >"$tmp/talk"
-    h 1 chat -m "$model" --chat-template chatml -c 128 -n 10
-    err '128'
-    lines err 1
+    # A message too long for the context: said, left out, and the conversation goes on as if it had not been.
+    printf 'Who is the king?\nAnd his son?\n' >"$tmp/talk"
+    h 0 chat -m "$model" --chat-template chatml -c 128 -n 5 --greedy --json
+    lines out 2
+    cp "$tmp/out" "$tmp/short"
+    long=$(for _ in $(seq 30); do printf ' And he said unto them, Go ye out'; done)
+    printf 'Who is the king?\n%s\nAnd his son?\n%s\n' "$long" "$long" >"$tmp/talk"
+    h 1 chat -m "$model" --chat-template chatml -c 128 -n 5 --greedy --json
+    lines out 4
+    is "$(grep -c '^{"error":{"code":"HLLM_E_CONTEXT_FULL","message":".* 128 ' "$tmp/out")" -eq 2 "messages left out"
+    grep -v '^{"error"' "$tmp/out" >"$tmp/rest"
+    same "$tmp/short" "$tmp/rest" "the other answers are as without the long messages"
+    h 1 chat -m "$model" --chat-template chatml -c 128 -n 5 --greedy
+    is "$(grep -c 'prompt.s [0-9]* tokens do not fit: the context is 128' "$tmp/err")" -eq 2 "messages said not to fit"
+    err '^(this message is left out; /clear begins anew'
+    lines err 4
+    # The context fills up: the answer that is cut, the messages after it; /clear makes room.
+    { for _ in $(seq 12); do echo "And he said unto them, Go ye out into the field of the king"; done; echo /clear; echo "Who is the king?"; } >"$tmp/talk"
+    h 1 chat -m "$model" --chat-template chatml -c 64 --greedy --ignore-eos --json
+    err '^(the answer ends here: the context of 64 tokens is full'
+    is "$(sed -n 2p "$tmp/out" | cut -c1-36)" = '{"error":{"code":"HLLM_E_CONTEXT_FUL' "no room after it"
+    is "$(tail -n 1 "$tmp/out" | cut -c1-20)" = '{"role":"assistant",' "an answer after /clear"
+    lines out 13
     in=/dev/null
     h 0 chat -m "$model" --chat-template chatml
     lines out 0

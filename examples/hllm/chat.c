@@ -1,7 +1,8 @@
 /* chat.c: `hllm chat`: a conversation in the model's own template, one line of stdin per message.
  *
  * The whole conversation is given to the library each time; it keeps what it has computed already.  Ctrl-C stops the answer,
- * not the program; /exit or the end of input ends it.
+ * not the program; /exit or the end of input ends it.  A message that does not fit in the context is said to be left out, and the
+ * conversation goes on as if it had not been; the exit code tells.
  */
 #include "cli.h"
 
@@ -26,16 +27,16 @@ static void say(talk *t, const char *role, const char *text, size_t n)
     cli_append(&t->turns[t->n++].text, text, n);
 }
 
-static void talk_free(talk *t)
+/* Back to the first n turns. */
+static void forget(talk *t, size_t n)
 {
-    for (size_t i = 0; i < t->n; i++) free(t->turns[i].text.data);
-    free(t->turns);
+    while (t->n > n) free(t->turns[--t->n].text.data);
 }
 
-/* Back to the beginning: to the system's message, if there is one. */
-static void forget(talk *t, bool keep_first)
+static void talk_free(talk *t)
 {
-    while (t->n > (keep_first ? 1u : 0u)) free(t->turns[--t->n].text.data);
+    forget(t, 0);
+    free(t->turns);
 }
 
 /* The conversation as tokens; free *tokens. */
@@ -81,8 +82,8 @@ static void print_stats(cli *c)
             s.n_generated > 1 && s.decode_ns ? (s.n_generated - 1.0) * 1e9 / (double)s.decode_ns : 0.0, s.mode ? s.mode : "exact", s.active_share);
 }
 
-/* One answer to what was said last. */
-static int answer(cli *c, talk *t)
+/* One answer to what was said last.  *left_out: there was no room for it, and it is no part of the conversation any more. */
+static int answer(cli *c, talk *t, bool *left_out)
 {
     int32_t *tokens = NULL;
     size_t n = 0;
@@ -95,6 +96,11 @@ static int answer(cli *c, talk *t)
     const hllm_status rc = hllm_generate_start_tokens(c->session, tokens, n, &g);
     if (rc != HLLM_OK) {
         code = cli_fail(c, AT_SESSION, rc);
+        if (rc != HLLM_E_CONTEXT_FULL) goto done;
+        fputs("(this message is left out; /clear begins anew, -c gives a larger context)\n", stderr);
+        forget(t, t->n - 1);
+        *left_out = true;
+        code = 0;
         goto done;
     }
     code = cli_follow(c, c->o->json ? ECHO_NONE : ECHO_TEXT, &a);
@@ -108,7 +114,7 @@ static int answer(cli *c, talk *t)
     }
     say(t, "assistant", a.text.data, a.text.n);
     if (a.last.finish == HLLM_FINISH_CONTEXT_FULL)
-        code = cli_error(c->o, "the context of %u tokens is full: give more with -c", c->session_info.n_ctx);
+        fprintf(stderr, "(the answer ends here: the context of %u tokens is full; /clear begins anew, -c gives a larger one)\n", c->session_info.n_ctx);
 done:
     free(tokens);
     cli_answer_free(&a);
@@ -144,23 +150,24 @@ static int converse(cli *c, talk *t)
     char *line = NULL;
     size_t cap = 0, n = 0;
     int code = 0;
+    bool left_out = false;
     const bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !c->o->json;
     cli_catch_interrupts(CATCH_ALL);
     if (terminal) puts("A line is a message.  /clear begins anew, /exit ends, Ctrl-C stops an answer.");
     while (code == 0 && read_line(terminal, &line, &cap, &n)) {
         if (is(line, n, "/exit") || is(line, n, "/quit")) break;
         if (n == 0) continue;
-        if (is(line, n, "/clear")) { forget(t, c->o->system != NULL); continue; }
+        if (is(line, n, "/clear")) { forget(t, c->o->system != NULL); /* but the system message */ continue; }
         if (line[0] == '/' && memchr(line + 1, '/', n - 1) == NULL && memchr(line, ' ', n) == NULL) {
             fprintf(stderr, "(there is no %.*s; there are /clear and /exit)\n", (int)n, line);
             continue;
         }
         cli_interrupted = 0;
         say(t, "user", line, n);
-        code = answer(c, t);
+        code = answer(c, t, &left_out);
     }
     free(line);
-    return code;
+    return code || !left_out ? code : EXIT_ERROR;
 }
 
 /* The names of the built-in templates, one a line. */

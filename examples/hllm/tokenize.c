@@ -51,8 +51,8 @@ int cmd_tokenize(const cli_options *o)
     return code;
 }
 
-/* One line of ids, NUL-ended.  Returns their number, or -1 after an error. */
-static long read_ids(const cli_options *o, const char *line, size_t number, int32_t *ids)
+/* One line of ids up to end, where a NUL is.  Returns their number, or -1 after an error. */
+static long read_ids(const cli_options *o, const char *line, const char *end_of_line, size_t number, int32_t *ids)
 {
     long n = 0;
     line += strspn(line, " \t");
@@ -69,7 +69,9 @@ static long read_ids(const cli_options *o, const char *line, size_t number, int3
         ids[n++] = (int32_t)id;
         line += word;
     }
-    return n;
+    if (line == end_of_line) return n;
+    cli_error(o, "stdin line %zu: a NUL byte is not a token id", number);
+    return -1;
 }
 
 static int print_bytes(cli *c, const int32_t *ids, size_t n, bool first)
@@ -115,7 +117,7 @@ int cmd_detokenize(const cli_options *o)
         *end = 0;
         at = (size_t)(end - all.data) + 1;
         if (strncmp(line, "text ", 5) == 0) continue;
-        const long n = read_ids(o, line, number, ids);
+        const long n = read_ids(o, line, end, number, ids);
         code = n < 0 ? EXIT_ERROR : print_bytes(&c, ids, (size_t)n, first);
         first = false;
     }

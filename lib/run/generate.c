@@ -159,7 +159,7 @@ static hl_status check_options(hllm_session *s, const hllm_generate_options *o)
     rc = HLLM_E_ARG;
     if (o->top_k < -1) { hl_fail(err, rc, "top_k is %d, the lowest is -1", o->top_k); goto done; }
     if (o->n_logprobs > HL_MAX_LOGPROBS) { hl_fail(err, rc, "n_logprobs is %u, the limit is %u", o->n_logprobs, (uint32_t)HL_MAX_LOGPROBS); goto done; }
-    if (o->n_logprobs && !(o->flags & HLLM_GENERATE_TOKENS)) { hl_fail(err, rc, "n_logprobs is %u, but HLLM_GENERATE_TOKENS is not asked for", o->n_logprobs); goto done; }
+    if (o->n_logprobs && !(o->flags & HLLM_GENERATE_TOKENS)) { hl_fail(err, rc, "n_logprobs is %u, but no token records are asked for (HLLM_GENERATE_TOKENS)", o->n_logprobs); goto done; }
     if (o->n_stop > HL_MAX_STOPS) { hl_fail(err, rc, "n_stop is %u, the limit is %u", o->n_stop, (uint32_t)HL_MAX_STOPS); goto done; }
     if ((o->n_stop && !o->stop) || (o->n_bias && !o->bias)) { hl_fail(err, rc, "%s is NULL but its count is not 0", o->n_stop && !o->stop ? "stop" : "bias"); goto done; }
     for (uint32_t i = 0; i < o->n_stop; i++) {

@@ -348,6 +348,24 @@ class Others(Base):
             with self.assertRaises(cls, msg=str(bad)):
                 Llama(MODEL, **bad).close()                                   # type: ignore[arg-type]
 
+    def test_error_texts(self) -> None:
+        """In words of this package: no name of a C function."""
+        with self.assertRaisesRegex(hybridllm.NotFoundError, r"no chat template.*[( ]chat_template_names") as caught:
+            self.llm.model.chat_template()
+        self.assertNotIn("hllm_", str(caught.exception))
+        with self.assertRaisesRegex(hybridllm.ArgumentError, "n_logprobs is 2, but no token records are asked for"):
+            self.llm.session.generate(TEXT, n_logprobs=2)
+
+    def test_memory_is_checked_before_loading(self) -> None:
+        """Llama knows its session: what does not fit is refused before a weight is read, with the sum of both."""
+        for options, kv in (({}, "f16"), ({"type_k": "f32"}, "f32"), ({"type_k": 8}, "q8_0"), ({"n_batch": 32}, "f16")):
+            need = self.llm.model.memory_need(n_ctx=300, kv=kv, micro_batch=int(str(options.get("n_batch", 0))))
+            with self.assertRaises(hybridllm.OutOfMemoryError) as caught:
+                Llama(MODEL, n_ctx=300, use_mmap=False, ram_bytes=need.total_bytes - 1, **options)               # type: ignore[arg-type]
+            self.assertIn(f"weights, KV cache and scratch need {need.total_bytes} bytes", caught.exception.message, str(options))
+            with Llama(MODEL, n_ctx=300, use_mmap=False, ram_bytes=need.total_bytes, **options) as llm:           # type: ignore[arg-type]
+                self.assertEqual(llm.n_ctx(), 300)
+
     def test_load_progress(self) -> None:
         seen = []
         Llama(MODEL, use_mmap=False, progress=lambda done, total: seen.append((done, total))).close()

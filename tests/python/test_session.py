@@ -9,7 +9,7 @@ from typing import Any, List
 
 import hybridllm
 from common import MODEL, TEXT
-from hybridllm import Engine, Llama, Model, Runtime, Session
+from hybridllm import Engine, Llama, Model, Runtime, Session, SessionOptions
 
 
 class Base(unittest.TestCase):
@@ -141,6 +141,20 @@ class Errors(unittest.TestCase):
                 Engine(model, ram_bytes=1 << 20, load="read")
             self.assertEqual(caught.exception.name, "HLLM_E_NOMEM")
             self.assertRegex(caught.exception.message, r"\d{6,}.*\d{6,}")     # both numbers
+            # the session that is going to be made counts before anything is loaded
+            need = model.memory_need(n_ctx=256, kv="f32", load="read")
+            planned: SessionOptions = {"n_ctx": 256, "kv": "f32"}
+            with self.assertRaises(hybridllm.OutOfMemoryError) as caught:
+                Engine(model, ram_bytes=need.total_bytes - 1, load="read", session=planned)
+            self.assertRegex(caught.exception.message, f"weights, KV cache and scratch need {need.total_bytes} .* {need.total_bytes - 1}$")
+            Engine(model, ram_bytes=need.total_bytes - 1, load="read").close()
+            with Engine(model, ram_bytes=need.total_bytes, load="read", session=planned) as engine:
+                Session(engine, **planned).close()                            # counted, not taken
+            with self.assertRaisesRegex(hybridllm.ArgumentError, "100000"):
+                Engine(model, session={"n_ctx": 100000})
+            for wrong in ({"nonsense": 1}, {"kv": "q2"}, {"n_ctx": -1}):
+                with self.assertRaises((TypeError, hybridllm.ArgumentError), msg=str(wrong)):
+                    Engine(model, session=wrong)                              # type: ignore[arg-type]
             with self.assertRaises(hybridllm.HybridLLMError) as caught:
                 Runtime(isa="mmx")
             self.assertIn("mmx", caught.exception.message)

@@ -11,7 +11,8 @@ from ._ffi import lib as _lib
 from .errors import (ArgumentError, CancelledError, ContextFullError, FileError, FormatError, HybridLLMError, MismatchError,
                      NotFoundError, NumericError, OutOfMemoryError, StateError, UnsupportedError)
 from .llama import Llama
-from .model import Engine, MachineInfo, MachineSpeed, MemoryNeed, Model, ModelInfo, Runtime, TensorInfo, TokenInfo, chat_template_names
+from .model import (Engine, MachineInfo, MachineSpeed, MemoryNeed, Model, ModelInfo, Runtime, SessionOptions, TensorInfo, TokenInfo,
+                    chat_template_names)
 from .session import Generation, RunStats, Session, SessionInfo, Steps, TokenRecord
 
 __version__: str = _lib.hllm_version().decode()
@@ -19,6 +20,6 @@ __version__: str = _lib.hllm_version().decode()
 __all__ = [
     "ArgumentError", "CancelledError", "ContextFullError", "Engine", "FileError", "FormatError", "Generation", "HybridLLMError",
     "Llama", "MachineInfo", "MachineSpeed", "MemoryNeed", "MismatchError", "Model", "ModelInfo", "NotFoundError", "NumericError",
-    "OutOfMemoryError", "RunStats", "Runtime", "Session", "SessionInfo", "StateError", "Steps", "TensorInfo", "TokenInfo",
-    "TokenRecord", "UnsupportedError", "chat_template_names",
+    "OutOfMemoryError", "RunStats", "Runtime", "Session", "SessionInfo", "SessionOptions", "StateError", "Steps", "TensorInfo",
+    "TokenInfo", "TokenRecord", "UnsupportedError", "chat_template_names",
 ]

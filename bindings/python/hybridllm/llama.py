@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequen
 from . import _ffi
 from ._handles import PathLike, Progress
 from .errors import error_of
-from .model import Engine, Model, Runtime
+from .model import Engine, Model, Runtime, SessionOptions
 from .session import Generation, Session, TokenRecord
 from .types import (ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, CompletionUsage, CreateChatCompletionResponse,
                     CreateChatCompletionStreamResponse, CreateCompletionResponse, CreateCompletionStreamResponse,
@@ -90,7 +90,7 @@ class Llama:
                  type_k: Union[int, str, None] = None, type_v: Union[int, str, None] = None, act: str = "q8", ram_bytes: int = 0,
                  n_gpu_layers: int = 0, verbose: bool = False, progress: Optional[Progress] = None, **other: Any) -> None:
         _refuse_unsupported(other, "Llama")
-        kv = _kv_name(type_k, type_v)
+        planned: SessionOptions = {"n_ctx": n_ctx, "kv": _kv_name(type_k, type_v), "micro_batch": n_batch}
         if n_gpu_layers:
             warnings.warn("n_gpu_layers: this version of hybridllm computes on the CPU", RuntimeWarning, stacklevel=2)
         self.model_path = os.fsdecode(model_path)
@@ -104,9 +104,9 @@ class Llama:
             self.model = Model(model_path, runtime=self.runtime, progress=progress)
             opened.append(self.model)
             load = "auto" if use_mmap is True else "mmap" if use_mmap else "read"
-            self.engine = Engine(self.model, load=load, act=act, ram_bytes=ram_bytes, progress=progress)
+            self.engine = Engine(self.model, load=load, act=act, ram_bytes=ram_bytes, session=planned, progress=progress)
             opened.append(self.engine)
-            self.session = Session(self.engine, n_ctx=n_ctx, kv=kv, micro_batch=n_batch)
+            self.session = Session(self.engine, **planned)
         except BaseException:
             for thing in reversed(opened):
                 thing.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_void_p
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypedDict, Union
 
 from . import _ffi
 from ._ffi import lib
@@ -344,9 +344,14 @@ def _content(message: Mapping[str, Any]) -> Union[str, bytes]:
     return "".join(part["text"] for part in content)
 
 
-
-
 # ---- engine ----
+
+class SessionOptions(TypedDict, total=False):
+    """What Session takes."""
+    n_ctx: int
+    kv: str
+    micro_batch: int
+
 
 def _engine_options(load: str, act: str, ram_bytes: int) -> Any:
     return _ffi.EngineOptions(load=choice("load", load, LOAD), act=choice("act", act, ACT),
@@ -354,12 +359,15 @@ def _engine_options(load: str, act: str, ram_bytes: int) -> Any:
 
 
 class Engine(Owner):
-    """A model's weights in memory.  load: auto, mmap, read; act: q8 (fast), f32 (reference)."""
+    """A model's weights in memory.  load: auto, mmap, read; act: q8 (fast), f32 (reference).  session: the options of the Session that
+    is going to be made, such as {"n_ctx": 4096, "kv": "f16"}: its memory counts before anything is loaded."""
 
     def __init__(self, model: Model, *, load: str = "auto", act: str = "q8", ram_bytes: int = 0,
-                 progress: Optional[Progress] = None) -> None:
+                 session: Optional[SessionOptions] = None, progress: Optional[Progress] = None) -> None:
         self.model = model
         options = _engine_options(load, act, ram_bytes)
+        planned = session_options(**session) if session is not None else None
+        options.session = ctypes.addressof(planned) if planned is not None else None
 
         def call(watch: Any, out: Any) -> int:
             options.progress = watch
@@ -370,6 +378,6 @@ class Engine(Owner):
         model.runtime._drain_log()
 
 
-def session_options(n_ctx: int, kv: str, micro_batch: int) -> Any:
+def session_options(n_ctx: int = 0, kv: str = "f16", micro_batch: int = 0) -> Any:
     return _ffi.SessionOptions(n_ctx=unsigned("n_ctx", n_ctx), kv=choice("kv", kv, KV),
                                micro_batch=unsigned("micro_batch", micro_batch))

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every command of `hllm` on the shipped model: what it prints, what it refuses, its exit codes.
-# usage: cli.sh [NAME...]      NAME: only these groups (usage run session interrupt tokenize score perplexity inspect bench devices chat errors)
+# usage: cli.sh [NAME...]      NAME: only these groups (usage run session interrupt tokenize score perplexity inspect bench devices chat terminal errors)
 # Environment: HLLM_TEST_ROOT (default: this project), HLLM_TEST_BUILD (default: its build/).  Exit: 0 all passed, 1 some failed, 77 no hllm.
 # Values of the model come from llama.cpp (f32 weights and KV): see tests/golden.
 set -u
@@ -371,6 +371,42 @@ group_chat() {
     lines out 0
 }
 
+# What is different on a terminal.  Its output: carriage returns as newlines.
+tty() {                                                # tty SHELL-COMMAND
+    last="on a terminal: $1"
+    timeout 120 script -qec "$1" /dev/null <"$in" 2>"$tmp/err" | tr '\r' '\n' >"$tmp/out"
+}
+
+group_terminal() {
+    command -v script >/dev/null || { echo "no script (Debian: apt-get install bsdutils): not tested"; return; }
+    slow=${HLLM_TEST_BUILD:-$root/build}/lib/libslow_read.so
+    if [ -f "$slow" ]; then                            # the loading bar: after a second, upwards, to 100 at most, wiped out at the end
+        tty "LD_PRELOAD=$slow '$hllm' run -m '$model' -p 'In the beginning' -n 3 --greedy --load read -t 1"
+        sed -n 's/^loading \([ 0-9]\{3\}\) %$/\1/p' "$tmp/out" >"$tmp/bar"
+        is "$(wc -l <"$tmp/bar")" -ge 5 "states of the loading bar"
+        sort -n -c "$tmp/bar"
+        note $? "the loading bar only grows"
+        is "$(head -n 1 "$tmp/bar")" -ge 5 "it begins after a second"
+        is "$(head -n 1 "$tmp/bar")" -le 80 "and where loading is then"
+        is "$(tail -n 1 "$tmp/bar")" -ge 85 "it goes to the end"
+        is "$(tail -n 1 "$tmp/bar")" -le 100 "and not beyond"
+        is "$(grep -c '^ \{13\}$' "$tmp/out")" -eq 1 "the bar is wiped out, once"
+        is "$(sed -n '/^ \{13\}$/,$p' "$tmp/out" | grep -c loading)" -eq 0 "nothing of it after that"
+        h 0 run -m "$model" -p "In the beginning" -n 3 --greedy
+        is "$(tail -c 1 "$tmp/out" | od -An -tx1 | tr -d ' ')" != 0a "no newline without a terminal"
+        is "$(grep -c loading "$tmp/err")" -eq 0 "no bar without a terminal"
+    fi
+    tty "'$hllm' run -m '$model' -p 'In the beginning' -n 3 --greedy"
+    is "$(grep -c loading "$tmp/out")" -eq 0 "no bar when loading is fast"
+    is "$(tail -c 1 "$tmp/out" | od -An -tx1 | tr -d ' ')" = 0a "a newline at the end"
+    printf 'Who is the king?\n/exit\n' >"$tmp/talk"
+    in=$tmp/talk
+    tty "'$hllm' chat -m '$model' --chat-template chatml -n 5 --greedy"
+    out '^A line is a message'
+    is "$(grep -c '^> ' "$tmp/out")" -ge 1 "a prompt for each line"
+    in=/dev/null
+}
+
 group_errors() {
     : >"$tmp/empty"
     mkdir "$tmp/folder"
@@ -392,7 +428,7 @@ group_errors() {
     refused 1 'no-such-file' run -m "$model" -f "$tmp/no-such-file"
 }
 
-[ $# -gt 0 ] || set -- usage run session interrupt tokenize score perplexity inspect bench devices chat errors
+[ $# -gt 0 ] || set -- usage run session interrupt tokenize score perplexity inspect bench devices chat terminal errors
 for g in "$@"; do
     in=/dev/null
     echo "# $g"

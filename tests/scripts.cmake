@@ -47,4 +47,5 @@ if(NOT HLLM_SANITIZE AND NOT HLLM_FUZZ AND NOT CMAKE_CROSSCOMPILING)
   endif()
   script_test(locale sh ${CMAKE_CURRENT_SOURCE_DIR}/tests/locale.sh ${CMAKE_BINARY_DIR}/locale $<TARGET_FILE:abi_locale>)
   add_library(setlocale MODULE tests/locale/set.c)      # for tests/run.sh: the whole suite under another locale
+  add_library(slow_read MODULE tests/terminal/slow_read.c)           # for tests/cli.sh
 endif()

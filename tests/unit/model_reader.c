@@ -435,8 +435,10 @@ static void many(void)
     for (int i = 0; i < N * 8; i++) gb_f32(&b, 0);
     int fd = memory_file(b.p, b.n);
     hl_gguf *g = NULL;
+    hl_progress p = { 0 };
     double t = hostile_now();
-    CHECK_MSG(hl_gguf_open_fd(&env, &err, fd, 0, 0, 0, NULL, &g) == HLLM_OK, "%s", text_of());
+    CHECK_MSG(hl_gguf_open_fd(&env, &err, fd, 0, 0, 0, &p, &g) == HLLM_OK, "%s", text_of());
+    CHECK_MSG(p.done == p.total && p.done >= data_at && p.done <= b.n, "%" PRIu64 " of %" PRIu64, (uint64_t)p.done, (uint64_t)p.total);      /* read in several steps */
     close(fd);
     NEED(g != NULL);
     size_t bad = 0;

@@ -192,7 +192,7 @@ static int print_results(bench *b)
         json_key_num("first_token_ms", b->first_token_s * 1e3, 3);
         json_key_uint("peak_rss_bytes", b->peak_rss_bytes);
         json_key_str("isa", m.isa);
-        json_key_str("mode", b->stats.mode ? b->stats.mode : "exact");
+        json_key_str("mode", b->stats.mode);
         json_key_num("active_share", b->stats.active_share, 4);
         json_key_uint("threads", m.n_threads);
         json_key_uint("sessions", b->n_sessions);
@@ -203,7 +203,7 @@ static int print_results(bench *b)
         return 0;
     }
     printf("model     %s, %.1f MiB; %s, active share %.3f\n", b->c.info.family, (double)b->c.info.file_bytes / (1024 * 1024),
-           b->stats.mode ? b->stats.mode : "exact", b->stats.active_share);
+           b->stats.mode, b->stats.active_share);
     printf("machine   %s kernels, %u threads; reads %.2f GB/s, 8-bit dots %.1f Gop/s\n", m.isa, m.n_threads, read_gb_s, ceiling_gops);
     printf("load      %.3f s, then the first token of %u after %.1f ms; peak memory %.1f MiB\n", b->c.load_s, b->n_prompt, b->first_token_s * 1e3,
            (double)b->peak_rss_bytes / (1024 * 1024));

@@ -79,7 +79,7 @@ static void print_stats(cli *c)
     hllm_run_stats s = { .struct_size = sizeof s };
     if (hllm_session_stats(c->session, &s) != HLLM_OK) return;
     fprintf(stderr, "[%u prompt tokens, %u reused; %u generated, %.1f tok/s; %s, active share %.3f]\n", s.n_prompt, s.n_reused, s.n_generated,
-            s.n_generated > 1 && s.decode_ns ? (s.n_generated - 1.0) * 1e9 / (double)s.decode_ns : 0.0, s.mode ? s.mode : "exact", s.active_share);
+            cli_decode_tok_s(&s), s.mode, s.active_share);
 }
 
 /* One answer to what was said last.  *left_out: there was no room for it, and it is no part of the conversation any more. */

@@ -99,6 +99,9 @@ int cli_read_all(const cli_options *o, const char *path, cli_bytes *out);
 bool cli_next_text(const cli_bytes *all, size_t *at, const char **text, size_t *n);
 void *cli_alloc(size_t n, size_t size);                /* zeroed; ends the program when there is none */
 int cli_tokenize(cli *c, const char *text, size_t n, uint32_t flags, int32_t **tokens, size_t *n_tokens);
+int cli_detokenize(cli *c, const int32_t *tokens, size_t n, uint32_t flags, cli_bytes *out);     /* appends */
+double cli_log_sum_exp(const float *logits, uint32_t n);
+double cli_decode_tok_s(const hllm_run_stats *s);      /* of all tokens but the first */
 double cli_seconds(void);                              /* monotonic */
 uint64_t cli_status_bytes(const char *key);            /* a line of /proc/self/status, such as "VmHWM:"; 0: not known */
 
@@ -141,8 +144,11 @@ void json_null(void);
 void json_key_str(const char *name, const char *s);
 void json_key_uint(const char *name, uint64_t v);
 void json_key_num(const char *name, double v, int decimals);
+void json_ids(const char *name, const int32_t *ids, size_t n);               /* "name":[ids] */
 /* The string of the `score` format: like JSON, but bytes from 0x80 on go out as they are. */
 void json_print_raw(const char *s, size_t n);
+/* What tokenize and score begin a text with: two lines, or with --json an object, still open. */
+void json_print_tokens(bool json, const char *text, size_t n, const int32_t *tokens, size_t n_tokens);
 
 /* ---- commands ---- */
 

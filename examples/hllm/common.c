@@ -6,6 +6,7 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -324,6 +325,33 @@ int cli_tokenize(cli *c, const char *text, size_t n, uint32_t flags, int32_t **t
         rc = hllm_tokenize(c->model, text, n, flags, *tokens, cap, n_tokens);
     }
     return rc == HLLM_OK ? 0 : cli_fail(c, AT_MODEL, rc);
+}
+
+int cli_detokenize(cli *c, const int32_t *tokens, size_t n, uint32_t flags, cli_bytes *out)
+{
+    size_t bytes = 0, cap = 0;
+    char *buf = NULL;
+    hllm_status rc = hllm_detokenize(c->model, tokens, n, flags, NULL, 0, &bytes);
+    if (rc == HLLM_E_BUFFER) {
+        buf = cli_alloc(cap = bytes, 1);
+        rc = hllm_detokenize(c->model, tokens, n, flags, buf, cap, &bytes);
+    }
+    if (rc == HLLM_OK) cli_append(out, buf, bytes);
+    free(buf);
+    return rc == HLLM_OK ? 0 : cli_fail(c, AT_MODEL, rc);
+}
+
+double cli_log_sum_exp(const float *logits, uint32_t n)
+{
+    double top = -INFINITY, sum = 0;
+    for (uint32_t j = 0; j < n; j++) if (logits[j] > top) top = logits[j];
+    for (uint32_t j = 0; j < n; j++) sum += exp((double)logits[j] - top);
+    return top + log(sum);
+}
+
+double cli_decode_tok_s(const hllm_run_stats *s)
+{
+    return s->n_generated > 1 && s->decode_ns ? (s->n_generated - 1.0) * 1e9 / (double)s->decode_ns : 0;
 }
 
 double cli_seconds(void)

@@ -131,3 +131,27 @@ void json_num(double v, int decimals)
 void json_key_str(const char *name, const char *s)              { json_key(name); json_str(s); }
 void json_key_uint(const char *name, uint64_t v)                { json_key(name); json_uint(v); }
 void json_key_num(const char *name, double v, int decimals)     { json_key(name); json_num(v, decimals); }
+
+void json_ids(const char *name, const int32_t *ids, size_t n)
+{
+    json_key(name);
+    json_open('[');
+    for (size_t i = 0; i < n; i++) json_int(ids[i]);
+    json_close();
+}
+
+void json_print_tokens(bool json, const char *text, size_t n, const int32_t *tokens, size_t n_tokens)
+{
+    if (json) {
+        json_open('{');
+        json_key("text");
+        json_text(text, n);
+        json_ids("tokens", tokens, n_tokens);
+        return;
+    }
+    fputs("text ", stdout);
+    json_print_raw(text, n);
+    fputs("\ntokens", stdout);
+    for (size_t i = 0; i < n_tokens; i++) printf(" %d", tokens[i]);
+    putchar('\n');
+}

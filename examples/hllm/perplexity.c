@@ -18,14 +18,6 @@ typedef struct meter {
     uint64_t n_tokens;
 } meter;
 
-static double surprise(const float *logits, uint32_t n, int32_t token)
-{
-    double top = -INFINITY, sum = 0;
-    for (uint32_t j = 0; j < n; j++) if (logits[j] > top) top = logits[j];
-    for (uint32_t j = 0; j < n; j++) sum += exp((double)logits[j] - top);
-    return top + log(sum) - (double)logits[token];
-}
-
 /* The BOS that the model itself puts before a text, or -1. */
 static int32_t added_bos(const cli *c)
 {
@@ -45,7 +37,7 @@ static hllm_status measure_window(meter *m, const int32_t *tokens, uint32_t n)
         for (uint32_t i = at; rc == HLLM_OK && i < at + some && i + 1 < n; i++) {
             rc = hllm_session_logits(m->c->session, i, m->logits, m->c->info.n_vocab);
             if (rc != HLLM_OK) break;
-            m->nll += surprise(m->logits, m->c->info.n_vocab, tokens[i + 1]);
+            m->nll += cli_log_sum_exp(m->logits, m->c->info.n_vocab) - (double)m->logits[tokens[i + 1]];
             m->n_tokens++;
         }
     }

@@ -11,7 +11,6 @@
 
 static double per_second(double n, uint64_t ns) { return n > 0 && ns > 0 ? n * 1e9 / (double)ns : 0; }
 static uint32_t computed(const hllm_run_stats *s) { return s->n_prompt > s->n_reused ? s->n_prompt - s->n_reused : 0; }
-static double decoded(const hllm_run_stats *s) { return s->n_generated > 1 ? s->n_generated - 1.0 : 0; }
 
 static void print_logprobs(const cli_options *o, const cli_answer *a)
 {
@@ -28,10 +27,10 @@ static void print_stats(const cli *c, const hllm_run_stats *s)
     const double mib = 1024 * 1024;
     fprintf(stderr, "prompt  %u tokens, %u reused, %.1f tok/s\n", s->n_prompt, s->n_reused, per_second(computed(s), s->prompt_ns));
     fprintf(stderr, "decode  %u tokens, %.1f tok/s, %llu bytes/token, first token after %.1f ms\n", s->n_generated,
-            per_second(decoded(s), s->decode_ns), (unsigned long long)s->decode_bytes_per_token, (double)s->first_token_ns * 1e-6);
+            cli_decode_tok_s(s), (unsigned long long)s->decode_bytes_per_token, (double)s->first_token_ns * 1e-6);
     fprintf(stderr, "memory  peak %.1f MiB of the library, %.1f MiB of the process; loaded in %.2f s\n", (double)s->memory_peak_bytes / mib,
             (double)cli_status_bytes("VmHWM:") / mib, c->load_s);
-    fprintf(stderr, "mode    %s, active share %.3f\n", s->mode ? s->mode : "exact", s->active_share);
+    fprintf(stderr, "mode    %s, active share %.3f\n", s->mode, s->active_share);
 }
 
 static void print_end(const cli *c, const cli_answer *a, const hllm_run_stats *s)
@@ -43,13 +42,13 @@ static void print_end(const cli *c, const cli_answer *a, const hllm_run_stats *s
     json_key_uint("n_reused", s->n_reused);
     json_key_uint("n_generated", s->n_generated);
     json_key_num("prompt_tok_s", per_second(computed(s), s->prompt_ns), 3);
-    json_key_num("decode_tok_s", per_second(decoded(s), s->decode_ns), 3);
+    json_key_num("decode_tok_s", cli_decode_tok_s(s), 3);
     json_key_uint("decode_bytes_per_token", s->decode_bytes_per_token);
     json_key_num("first_token_ms", (double)s->first_token_ns * 1e-6, 3);
     json_key_num("load_s", c->load_s, 4);
     json_key_uint("memory_peak_bytes", s->memory_peak_bytes);
     json_key_uint("peak_rss_bytes", cli_status_bytes("VmHWM:"));
-    json_key_str("mode", s->mode ? s->mode : "exact");
+    json_key_str("mode", s->mode);
     json_key_num("active_share", s->active_share, 4);
     json_close();
 }

@@ -63,17 +63,9 @@ static void select_best(const float *logits, uint32_t n_vocab, int32_t *best, ui
     }
 }
 
-static double log_sum_exp(const float *logits, uint32_t n)
-{
-    double top = -INFINITY, sum = 0;
-    for (uint32_t j = 0; j < n; j++) if (logits[j] > top) top = logits[j];
-    for (uint32_t j = 0; j < n; j++) sum += exp((double)logits[j] - top);
-    return top + log(sum);
-}
-
 static void print_position(const scorer *s, size_t pos, int32_t next)
 {
-    const double lse = log_sum_exp(s->logits, s->c->info.n_vocab);
+    const double lse = cli_log_sum_exp(s->logits, s->c->info.n_vocab);
     const double nll = next >= 0 ? lse - (double)s->logits[next] : 0.0;
     select_best(s->logits, s->c->info.n_vocab, s->best, s->n_top);
     if (s->c->o->json) {
@@ -137,24 +129,12 @@ static hllm_status continue_greedily(scorer *s, size_t n_tokens, int32_t *ids, u
 static int print_greedy(scorer *s, const int32_t *ids, uint32_t n)
 {
     cli_bytes text = { 0 };
-    size_t bytes = 0;
-    hllm_status rc = hllm_detokenize(s->c->model, ids, n, HLLM_DETOKENIZE_CONTINUE, NULL, 0, &bytes);
-    if (rc == HLLM_E_BUFFER) {
-        text.data = cli_alloc(bytes, 1);
-        rc = hllm_detokenize(s->c->model, ids, n, HLLM_DETOKENIZE_CONTINUE, text.data, bytes, &text.n);
-    }
-    if (rc != HLLM_OK) {
-        free(text.data);
-        return cli_fail(s->c, AT_MODEL, rc);
-    }
-    if (s->c->o->json) {
-        json_key("greedy");
-        json_open('[');
-        for (uint32_t i = 0; i < n; i++) json_int(ids[i]);
-        json_close();
+    const int code = cli_detokenize(s->c, ids, n, HLLM_DETOKENIZE_CONTINUE, &text);
+    if (!code && s->c->o->json) {
+        json_ids("greedy", ids, n);
         json_key("greedy_text");
-        json_text(text.data ? text.data : "", text.n);
-    } else {
+        json_text(text.data, text.n);
+    } else if (!code) {
         fputs("greedy", stdout);
         for (uint32_t i = 0; i < n; i++) printf(" %d", ids[i]);
         fputs("\ngreedy_text ", stdout);
@@ -162,28 +142,7 @@ static int print_greedy(scorer *s, const int32_t *ids, uint32_t n)
         putchar('\n');
     }
     free(text.data);
-    return 0;
-}
-
-static void print_head(const cli_options *o, const char *text, size_t bytes, const int32_t *tokens, size_t n)
-{
-    if (o->json) {
-        json_open('{');
-        json_key("text");
-        json_text(text, bytes);
-        json_key("tokens");
-        json_open('[');
-        for (size_t i = 0; i < n; i++) json_int(tokens[i]);
-        json_close();
-        json_key("positions");
-        json_open('[');
-        return;
-    }
-    fputs("text ", stdout);
-    json_print_raw(text, bytes);
-    fputs("\ntokens", stdout);
-    for (size_t i = 0; i < n; i++) printf(" %d", tokens[i]);
-    putchar('\n');
+    return code;
 }
 
 static int score_text(scorer *s, const char *text, size_t bytes, size_t number)
@@ -196,7 +155,11 @@ static int score_text(scorer *s, const char *text, size_t bytes, size_t number)
     if (!code && n > s->c->session_info.n_ctx)
         code = cli_error(o, "text %zu has %zu tokens, the context %u", number, n, s->c->session_info.n_ctx);
     if (code) goto done;
-    print_head(o, text, bytes, tokens, n);
+    json_print_tokens(o->json, text, bytes, tokens, n);
+    if (o->json) {
+        json_key("positions");
+        json_open('[');
+    }
     hllm_status rc = score_positions(s, tokens, n);
     if (rc == HLLM_OK && n > 0) rc = continue_greedily(s, n, greedy, &n_greedy);
     if (rc != HLLM_OK) {

@@ -10,26 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void print_tokens(const cli_options *o, const char *text, size_t n, const int32_t *tokens, size_t n_tokens)
-{
-    if (o->json) {
-        json_open('{');
-        json_key("text");
-        json_text(text, n);
-        json_key("tokens");
-        json_open('[');
-        for (size_t i = 0; i < n_tokens; i++) json_int(tokens[i]);
-        json_close();
-        json_close();
-        return;
-    }
-    fputs("text ", stdout);
-    json_print_raw(text, n);
-    fputs("\ntokens", stdout);
-    for (size_t i = 0; i < n_tokens; i++) printf(" %d", tokens[i]);
-    putchar('\n');
-}
-
 int cmd_tokenize(const cli_options *o)
 {
     cli c;
@@ -43,7 +23,10 @@ int cmd_tokenize(const cli_options *o)
     while (!code && cli_next_text(&all, &at, &text, &n)) {
         int32_t *tokens = NULL;
         code = cli_tokenize(&c, text, n, flags, &tokens, &n_tokens);
-        if (!code) print_tokens(o, text, n, tokens, n_tokens);
+        if (!code) {
+            json_print_tokens(o->json, text, n, tokens, n_tokens);
+            if (o->json) json_close();
+        }
         free(tokens);
     }
     cli_close(&c);
@@ -76,29 +59,19 @@ static long read_ids(const cli_options *o, const char *line, const char *end_of_
 
 static int print_bytes(cli *c, const int32_t *ids, size_t n, bool first)
 {
-    size_t bytes = 0;
-    char *buf = NULL;
-    hllm_status rc = hllm_detokenize(c->model, ids, n, 0, NULL, 0, &bytes);
-    if (rc == HLLM_E_BUFFER) {
-        const size_t cap = bytes;
-        buf = cli_alloc(cap, 1);
-        rc = hllm_detokenize(c->model, ids, n, 0, buf, cap, &bytes);
-    }
-    if (rc != HLLM_OK) {
-        free(buf);
-        return cli_fail(c, AT_MODEL, rc);
-    }
-    if (c->o->json) {
+    cli_bytes text = { 0 };
+    const int code = cli_detokenize(c, ids, n, 0, &text);
+    if (!code && c->o->json) {
         json_open('{');
         json_key("text");
-        json_text(buf ? buf : "", bytes);
+        json_text(text.data, text.n);
         json_close();
-    } else {
+    } else if (!code) {
         if (!first) putchar(0);
-        if (buf) fwrite(buf, 1, bytes, stdout);
+        fwrite(text.data, 1, text.n, stdout);
     }
-    free(buf);
-    return 0;
+    free(text.data);
+    return code;
 }
 
 int cmd_detokenize(const cli_options *o)

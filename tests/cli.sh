@@ -138,6 +138,7 @@ group_run() {
     is "$(grep -c '"type":"token"' "$tmp/out")" -eq 4 "token records"
     out '"type":"token","token":259,"logprob":-[0-9.]*,"top":\[\[259,-[0-9.]*\],\[[0-9]*,-[0-9.]*\]\],"text_end":4'
     out '"type":"end","finish":"length","n_prompt":8,"n_reused":0,"n_generated":4'
+    out '"decode_tok_s":[1-9]'
     h 0 run -m "$model" -p "$(printf 'caf\351 \377\300')" -n 3
     h 0 run -m "$model" -p "the end<|end|>" -n 3 --parse-special
     h 0 run -m "$model" -p "In the beginning" -c 32 --ignore-eos --greedy
@@ -337,7 +338,7 @@ group_chat() {
     printf 'Who is the king?\n\nAnd his son?\n/exit\nnever asked\n' >"$tmp/talk"
     in=$tmp/talk
     h 0 chat -m "$model" --chat-template chatml -n 5 --greedy --stats
-    err '[1-9][0-9]* reused'
+    err '[1-9][0-9]* reused; [0-9]* generated, [1-9][0-9]*\.[0-9] tok/s; exact, active share 1\.000'
     h 0 chat -m "$model" --chat-template chatml -n 5 --greedy --json --system "Be brief." --seed 3
     objects
     lines out 2

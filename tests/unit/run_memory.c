@@ -153,7 +153,7 @@ static void as_said(void)
 static void touched(const setup *u)
 {
     hllm_session *s = session_of(u, 512, HLLM_KV_F32, 0);
-    const size_t bytes = s->device_bytes, pages = (bytes + 4095) / 4096;
+    const size_t bytes = s->device_bytes, page = (size_t)sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
     unsigned char *in = malloc(pages);
     size_t missing = 0;
     REQUIRE(in && bytes > 4 << 20 && mincore(s->device_block, bytes, in) == 0);      /* so large a block comes fresh from the system */

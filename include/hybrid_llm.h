@@ -338,7 +338,8 @@ HLLM_API size_t hllm_engine_last_error(const hllm_engine *e, char *buf, size_t c
 
 /* ---- session ------------------------------------------------------------------------------------------------------ */
 
-/* Reserves all memory that the session will ever use.  Errors are on the engine. */
+/* Reserves all memory that the session will ever use, but for copies of bias and stop texts (hllm_generate_start makes them).
+ * Errors are on the engine. */
 HLLM_API hllm_status hllm_session_create(const hllm_engine *e, const hllm_session_options *opt, hllm_session **out);
 /* Cancels and waits for what runs. */
 HLLM_API void hllm_session_free(hllm_session *s);

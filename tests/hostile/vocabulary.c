@@ -212,40 +212,16 @@ static gguf_file *many_tokens(unsigned bits, int collide)
     return f;
 }
 
-static double seconds_to_open(unsigned bits, int collide)
-{
-    gguf_file *f = many_tokens(bits, collide);
-    gbuf b = gf_write(f, NULL);
-    double best = 1e9;
-    hostile_write(row_path, b.p, b.n, 0);
-    gb_free(&b);
-    gf_free(f);
-    for (int i = 0; i < 3; i++) {
-        hllm_model *m = NULL;
-        double t = hostile_now();
-        CHECK(row_open(row_path, HLLM_MODEL_VOCAB_ONLY, &m) == HLLM_OK);
-        t = hostile_now() - t;
-        if (t < best) best = t;
-        hllm_model_free(m);
-    }
-    return best;
-}
-
 static void row_38(void)
 {
+    /* Were equal hashes looked through one by one, 2^20 of them would take 5 * 10^11 comparisons.  2^18 are enough for slow builds. */
 #ifdef HOSTILE_SLOW
-    enum { BITS = 15 };
+    enum { BITS = 18 };
 #else
     enum { BITS = 20 };
 #endif
     expect_vocab(38, "many tokens", many_tokens(BITS, 0), OK, NULL);
     expect_vocab(38, "many tokens with colliding hashes", many_tokens(BITS, 1), OK, NULL);
-    double plain = seconds_to_open(BITS, 0), colliding = seconds_to_open(BITS, 1);
-    for (int again = 0; again < 2 && colliding > 2 * plain; again++) {           /* a busy machine */
-        plain = seconds_to_open(BITS, 0);
-        colliding = seconds_to_open(BITS, 1);
-    }
-    CHECK_MSG(colliding <= 2 * plain, "%d ms, %d ms with collisions", (int)(plain * 1000), (int)(colliding * 1000));
     gguf_file *f = gf_llama();
     replace_string(f, "tokenizer.ggml.tokens", 287, "a", 1);
     row_expect(38, "a text twice", f, FORMAT, "same text|\"a\"");

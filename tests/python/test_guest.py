@@ -5,19 +5,16 @@ import signal
 import threading
 import time
 import unittest
-from typing import Any, Callable, List
+from typing import Any, Callable
 
-from common import MODEL, TEXT, python
-from hybridllm import Llama
+from common import MODEL, TEXT, idle, python
+from hybridllm import Llama, Session
 
 
-def interrupted(action: Callable[[], Any], after: float) -> float:
-    """Seconds from SIGINT to KeyboardInterrupt in action; negative when it ended before."""
-    sent: List[float] = []
-
+def interrupted(action: Callable[[], Any], after: float) -> None:
+    """Repeats action until a SIGINT, sent after so many seconds, arrives as KeyboardInterrupt."""
     def send() -> None:
         time.sleep(after)
-        sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
     thread = threading.Thread(target=send)
     thread.start()
@@ -25,42 +22,46 @@ def interrupted(action: Callable[[], Any], after: float) -> float:
         while True:
             action()
     except KeyboardInterrupt:
-        return time.monotonic() - sent[0]
+        pass
     finally:
         thread.join()
 
 
 class CtrlC(unittest.TestCase):
-    """The interrupt arrives and nothing runs any more within 50 ms; the limit asserted is wide for busy machines."""
+    """The interrupt arrives, and then nothing runs any more.  How soon is measured by tests/bench/ctrl_c.py; an interrupt that never arrives
+    meets the runner's time limit."""
 
-    def measure(self, what: str, action: Callable[[], Any], rounds: int = 12) -> None:
-        late = sorted(interrupted(action, 0.03 + 0.007 * i) for i in range(rounds))
-        print(f"Ctrl-C {what}: median {late[rounds // 2] * 1000:.1f} ms, worst {late[-1] * 1000:.1f} ms of {rounds}")
-        self.assertLess(late[rounds // 2], 0.08)
-        self.assertLess(late[-1], 1.0)
+    def check(self, llm: Llama, action: Callable[[], Any]) -> None:
+        with Session(llm.engine, n_ctx=128) as other:
+            for i in range(12):
+                interrupted(action, 0.03 + 0.007 * i)
+                self.assertTrue(idle(llm.session))
+                done = (llm.session.stats().n_generated, llm.session.tokens())
+                # Sessions take turns: had this one anything left to do, it would do it while the other answers.
+                self.assertTrue("".join(other.generate("In the", max_tokens=8, greedy=True, ignore_eos=True)))
+                self.assertEqual((llm.session.stats().n_generated, llm.session.tokens()), done)
+                self.assertEqual(llm(TEXT, max_tokens=3, temperature=0)["choices"][0]["text"], self.answer)    # still usable
 
-    def test_latency(self) -> None:
+    def test_while_it_computes(self) -> None:
         with Llama(MODEL, n_ctx=512, n_threads=2) as llm:
+            self.answer = llm(TEXT, max_tokens=3, temperature=0)["choices"][0]["text"]
+            self.assertTrue(self.answer)
+
             def stream() -> None:
                 for _ in llm(TEXT, max_tokens=480, stream=True, temperature=0.7):
                     pass
-            self.measure("in a stream", stream)
-            self.measure("in a completion", lambda: llm(TEXT, max_tokens=480))
             ids = [300 + i for i in range(500)]
 
             def evaluate() -> None:
                 llm.reset()
                 llm.eval(ids)
-            self.measure("in eval", evaluate)
 
             def prompt() -> None:
                 llm.reset()
                 llm(ids, max_tokens=1)
-            self.measure("in a prompt", prompt)
-            n = llm.session.stats().n_generated
-            time.sleep(0.05)
-            self.assertEqual(llm.session.stats().n_generated, n)
-            self.assertTrue(llm(TEXT, max_tokens=3)["choices"][0]["text"])    # still usable
+            for action in (stream, lambda: llm(TEXT, max_tokens=480), evaluate, prompt):
+                self.check(llm, action)
+        self.assertEqual(threading.active_count(), 1)
 
     def test_at_random_moments(self) -> None:
         """Wherever the interrupt falls, nothing breaks and the next call works."""
@@ -82,7 +83,11 @@ class CtrlC(unittest.TestCase):
         self.assertEqual(threading.active_count(), 1)
 
     def test_loading(self) -> None:
-        self.measure("while loading", lambda: Llama(MODEL, use_mmap=False).close(), 6)
+        for i in range(6):
+            interrupted(lambda: Llama(MODEL, use_mmap=False).close(), 0.03 + 0.007 * i)
+            self.assertEqual(threading.active_count(), 1)                     # nothing loads any more
+        with Llama(MODEL, use_mmap=False, n_ctx=64) as llm:
+            self.assertTrue(llm("In the", max_tokens=3)["choices"][0]["text"])
 
 
 class Silence(unittest.TestCase):

@@ -3,13 +3,12 @@ import gc
 import os
 import tempfile
 import threading
-import time
 import unittest
 from typing import Any, List
 
 import hybridllm
-from common import MODEL, TEXT
-from hybridllm import Engine, Llama, Model, Runtime, Session, SessionOptions
+from common import MODEL, TEXT, ended_as, idle
+from hybridllm import Engine, Llama, Model, Runtime, Session, SessionOptions, _ffi
 
 
 class Base(unittest.TestCase):
@@ -228,9 +227,10 @@ class Generate(Base):
             list(first)
 
     def test_closing_the_iterator_cancels(self) -> None:
-        with Llama(MODEL, n_ctx=512, n_threads=2) as llm:
+        """The token records of log-probabilities fill up at 256 while nobody takes them: this generation cannot end by itself."""
+        with Llama(MODEL, n_ctx=2048, n_threads=2) as llm:
             for how in range(4):
-                chunks = llm(TEXT, max_tokens=400, stream=True, temperature=0)
+                chunks = llm(TEXT, max_tokens=1500, stream=True, temperature=0, logprobs=1)
                 if how == 0:
                     next(chunks)
                     chunks.close()                                            # type: ignore[attr-defined]
@@ -247,10 +247,9 @@ class Generate(Base):
                 else:
                     del chunks                                                # never started
                     gc.collect()
-                n = llm.session.stats().n_generated
-                self.assertLess(n, 100, how)
-                time.sleep(0.05)
-                self.assertEqual(llm.session.stats().n_generated, n, how)     # nothing runs any more
+                self.assertTrue(idle(llm.session), how)                       # nothing runs any more
+                self.assertEqual(ended_as(llm.session), (_ffi.RUN_DONE, _ffi.FINISH_CANCELLED), how)
+                self.assertLess(llm.session.stats().n_generated, 1500, how)
                 self.assertEqual(len(list(llm(TEXT, max_tokens=3, stream=True))) > 1, True)
 
 
@@ -305,20 +304,17 @@ class Threads(Base):
 
     def test_cancel_from_another_thread(self) -> None:
         session = self.session(n_ctx=512)
-        late = []
         for _ in range(10):
             session.rewind(0)
-            at = []
-            timer = threading.Timer(0.05, lambda: (at.append(time.monotonic()), session.cancel()))
+            timer = threading.Timer(0.05, session.cancel)
             timer.start()
             with self.assertRaises(hybridllm.CancelledError) as caught:
                 while True:                                                   # it may end by itself before the cancel
                     self.answer(session, 480)
-            late.append(time.monotonic() - at[0])
             timer.join()
             self.assertEqual(caught.exception.name, "HLLM_E_CANCELLED")
-        print(f"cancel from another thread: {max(late) * 1000:.1f} ms at most")
-        self.assertLess(sorted(late)[5], 0.1)
+            self.assertTrue(idle(session))
+            self.assertEqual(ended_as(session), (_ffi.RUN_DONE, _ffi.FINISH_CANCELLED))
         self.assertTrue(self.answer(session, 3))
 
     def test_close_from_another_thread(self) -> None:

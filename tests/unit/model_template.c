@@ -1,7 +1,6 @@
 /* Chat templates: the stored texts are recognised (or not) as tests/data/templates/expected.txt says, and every stored conversation
  * renders as Jinja2 rendered it when the file was written.  Then what no file can say: no message becomes trusted text, changed
  * texts are not recognised, hostile ones neither, and memory may run out anywhere. */
-#include <time.h>
 
 #include "check.h"
 #include "model/template_table.h"
@@ -336,13 +335,14 @@ static void check_fingerprints(void)
     CHECK(hl_chat_fingerprint("ab{{ mn }}\n", 11, &got, &bytes) && got == want && bytes == 9);
 }
 
+/* No time is judged.  At the limit of 1 MiB a loop that is quadratic in the text takes 10^12 steps, far beyond the runner's time limit; what is
+ * linear takes a second in all. */
 static void check_hostile(void)
 {
     static const char *const runs[] = { "(", "{{ (", "{{ '", "{%", "{{", "{#", "{", "\\", "{{ x + ", "{{ 'a' ~ ", "{{ a.role.", "\r", " ",
                                         "{%- if x -%}\n ", "\xff", "\xe2", "{{ \"\\", "-%}", "{{ x }}" };
     size_t bytes = 64u << 20;
     char *text = malloc(bytes);
-    clock_t start = clock();
     REQUIRE(text != NULL);
     for (size_t i = 0; i < HL_COUNT(runs); i++) {
         size_t n = strlen(runs[i]);
@@ -360,7 +360,6 @@ static void check_hostile(void)
         memcpy(text + comment - 2, "#}" CHATML, strlen(CHATML) + 3);
         CHECK((hl_chat_template_detect(text, comment + strlen(CHATML)) == NULL) == (i == 1));
     }
-    CHECK_MSG((double)(clock() - start) / CLOCKS_PER_SEC < 20, "not linear?");       /* 0.2 s without a sanitizer */
     free(text);
 }
 
@@ -444,13 +443,13 @@ static void check_memory(const char *row)
     }
 }
 
-/* Many messages, and a long one full of half-made marks, take time in proportion. */
+/* Many messages, and a long one full of half-made marks, take time in proportion: a million messages and 8 MiB, 10^12 steps and more for a loop
+ * that is quadratic in either, which the runner's time limit would end. */
 static void check_long(void)
 {
-    size_t n = 200000;
+    size_t n = 1000000;
     hllm_chat_message *m = calloc(n, sizeof *m);
     char *text = malloc(8 << 20);
-    clock_t start = clock();
     hl_chat_parts p;
     REQUIRE(m && text);
     for (size_t i = 0; i < n; i++) m[i] = i % 2 ? message("assistant", "<think>a</think>b", 17) : message("user", "hello", 5);
@@ -463,7 +462,6 @@ static void check_long(void)
     m[1] = message("assistant", text, 8 << 20);
     for (size_t i = 0; i < hl_chat_n_rows; i += 8)
         if (hl_chat_template_render(&env, &error, &hl_chat_rows[i], m, 2, 0, "", "", &p) == HLLM_OK) hl_chat_parts_free(&env, &p);
-    CHECK_MSG((double)(clock() - start) / CLOCKS_PER_SEC < 60, "not linear?");       /* 1 s without a sanitizer */
     free(text);
     free(m);
 }

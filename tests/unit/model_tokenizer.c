@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 static hl_env env = { .io = &hl_io_posix };
@@ -155,7 +154,7 @@ static void bpe_file(const char *pre)
 
 /* ---- tokenizing ---- */
 
-static int32_t ids[1 << 21];
+static int32_t ids[1 << 23];
 static size_t n_ids;
 
 static void tok_parts(const hl_vocab *v, const hl_text_part *p, size_t n, uint32_t flags)
@@ -547,30 +546,21 @@ static void check_bytes(void)
     }
 }
 
-/* Row 43.  Processor time, the best of two; 4 instead of 2.5 leaves room for a busy machine, a quadratic loop is far above. */
+/* Row 43.  No time is judged: on 4 MiB of one long word a loop that is quadratic takes 1.7 * 10^13 steps, hours, and the runner's time limit ends
+ * it; what is linear takes a second. */
 static void check_linear(void)
 {
-    static char text[1 << 18];
+    static char text[1 << 22];
     hl_vocab *v;
     for (int kind = 0; kind < 2; kind++) {
         if (kind) { spm_entries(); add("aa", 3, 1); add("aaaa", 2, 1); add("aab", 1, 1); add("\xe2\x96\x81\xe2\x96\x81", 1, 1); spm_file(); }
         else { bpe_entries(); add_merge("a", "a"); add_merge("aa", "aa"); add_merge("aa", "b"); add_merge("1", "1"); bpe_file("deepseek-llm"); }
         REQUIRE(load(&v) == HLLM_OK);
         for (int shape = 0; shape < 6; shape++) {
-            double best[2] = { 1e9, 1e9 };
             for (size_t i = 0; i < sizeof text; i++)
                 text[i] = shape == 0 ? 'a' : shape == 1 ? ' ' : shape == 2 ? '\n' : shape == 3 ? (i & 1 ? '\x81' : '\xcc') : shape == 4 ? '1' : "  x"[i % 3];
-            for (int half = 0; half < 2; half++)
-                for (int k = 0; k < 2; k++) {
-                    clock_t t0 = clock();
-                    size_t n = sizeof text >> (1 - half);
-                    if (shape == 1) text[n - 1] = '1';           /* spaces, then something: \s+$ must not look again and again */
-                    tok(v, text, n, 0);
-                    if (shape == 1) text[n - 1] = ' ';
-                    double s = (double)(clock() - t0) / CLOCKS_PER_SEC;
-                    if (s < best[half]) best[half] = s;
-                }
-            CHECK_MSG(best[1] < 4 * best[0] + 0.02 && best[1] < 5, "kind %d shape %d: %d and %d us", kind, shape, (int)(best[0] * 1e6), (int)(best[1] * 1e6));
+            if (shape == 1) text[sizeof text - 1] = '1';         /* spaces, then something: \s+$ must not look again and again */
+            tok(v, text, sizeof text, 0);
         }
         hl_vocab_free(&env, v);
     }

@@ -7,8 +7,8 @@ import time
 import unittest
 from typing import Any, Callable
 
-from common import MODEL, TEXT, idle, python
-from hybridllm import Llama, Session
+from common import MODEL, TEXT, ended_as, idle, python
+from hybridllm import Llama, Session, _ffi
 
 
 def interrupted(action: Callable[[], Any], after: float) -> None:
@@ -28,22 +28,25 @@ def interrupted(action: Callable[[], Any], after: float) -> None:
 
 
 class CtrlC(unittest.TestCase):
-    """The interrupt arrives, and then nothing runs any more.  How soon is measured by tests/bench/ctrl_c.py; an interrupt that never arrives
-    meets the runner's time limit."""
+    """The interrupt arrives, cuts short what runs, and then nothing runs any more.  How soon is measured by tests/bench/ctrl_c.py; an interrupt
+    that never arrives meets the runner's time limit."""
 
-    def check(self, llm: Llama, action: Callable[[], Any]) -> None:
+    def check(self, llm: Llama, action: Callable[[], Any], cut_short: Callable[[], bool]) -> None:
+        cuts = 0                                       # an interrupt may also fall between two actions: one cut of twelve is enough
         with Session(llm.engine, n_ctx=128) as other:
             for i in range(12):
                 interrupted(action, 0.03 + 0.007 * i)
                 self.assertTrue(idle(llm.session))
+                cuts += cut_short()
                 done = (llm.session.stats().n_generated, llm.session.tokens())
                 # Sessions take turns: had this one anything left to do, it would do it while the other answers.
                 self.assertTrue("".join(other.generate("In the", max_tokens=8, greedy=True, ignore_eos=True)))
                 self.assertEqual((llm.session.stats().n_generated, llm.session.tokens()), done)
                 self.assertEqual(llm(TEXT, max_tokens=3, temperature=0)["choices"][0]["text"], self.answer)    # still usable
+        self.assertGreater(cuts, 0)
 
     def test_while_it_computes(self) -> None:
-        with Llama(MODEL, n_ctx=512, n_threads=2) as llm:
+        with Llama(MODEL, n_ctx=512, n_threads=2, n_batch=16) as llm:
             self.answer = llm(TEXT, max_tokens=3, temperature=0)["choices"][0]["text"]
             self.assertTrue(self.answer)
 
@@ -59,8 +62,12 @@ class CtrlC(unittest.TestCase):
             def prompt() -> None:
                 llm.reset()
                 llm(ids, max_tokens=1)
-            for action in (stream, lambda: llm(TEXT, max_tokens=480), evaluate, prompt):
-                self.check(llm, action)
+
+            def cancelled() -> bool:
+                return ended_as(llm.session) == (_ffi.RUN_DONE, _ffi.FINISH_CANCELLED)
+            for action in (stream, lambda: llm(TEXT, max_tokens=480), prompt):
+                self.check(llm, action, cancelled)
+            self.check(llm, evaluate, lambda: 0 < len(llm.session.tokens()) < len(ids))
         self.assertEqual(threading.active_count(), 1)
 
     def test_at_random_moments(self) -> None:

@@ -227,29 +227,35 @@ class Generate(Base):
             list(first)
 
     def test_closing_the_iterator_cancels(self) -> None:
-        """The token records of log-probabilities fill up at 256 while nobody takes them: this generation cannot end by itself."""
-        with Llama(MODEL, n_ctx=2048, n_threads=2) as llm:
-            for how in range(4):
-                chunks = llm(TEXT, max_tokens=1500, stream=True, temperature=0, logprobs=1)
-                if how == 0:
-                    next(chunks)
-                    chunks.close()                                            # type: ignore[attr-defined]
-                elif how == 1:
+        def leave(llm: Llama, how: int) -> None:
+            chunks = llm(TEXT, max_tokens=480, stream=True, temperature=0)
+            if how == 0:
+                next(chunks)
+                chunks.close()                                                # type: ignore[attr-defined]
+            elif how == 1:
+                for _ in chunks:
+                    break
+                del chunks, _
+                gc.collect()
+            elif how == 2:
+                with self.assertRaises(RuntimeError):
                     for _ in chunks:
-                        break
-                    del chunks, _
-                    gc.collect()
-                elif how == 2:
-                    with self.assertRaises(RuntimeError):
-                        for _ in chunks:
-                            raise RuntimeError
-                    chunks.close()                                            # type: ignore[attr-defined]
+                        raise RuntimeError
+                chunks.close()                                                # type: ignore[attr-defined]
+            else:
+                del chunks                                                    # never started
+                gc.collect()
+
+        with Llama(MODEL, n_ctx=512, n_threads=2) as llm:
+            for how in range(4):
+                for _ in range(100):
+                    leave(llm, how)
+                    self.assertTrue(idle(llm.session), how)                   # nothing runs any more
+                    if ended_as(llm.session) == (_ffi.RUN_DONE, _ffi.FINISH_CANCELLED):
+                        break                                                 # else it was done before we were: a very busy machine
                 else:
-                    del chunks                                                # never started
-                    gc.collect()
-                self.assertTrue(idle(llm.session), how)                       # nothing runs any more
-                self.assertEqual(ended_as(llm.session), (_ffi.RUN_DONE, _ffi.FINISH_CANCELLED), how)
-                self.assertLess(llm.session.stats().n_generated, 1500, how)
+                    self.fail(f"never cancelled, {how}")
+                self.assertLess(llm.session.stats().n_generated, 480, how)
                 self.assertEqual(len(list(llm(TEXT, max_tokens=3, stream=True))) > 1, True)
 
 

@@ -1,0 +1,71 @@
+"""How long Ctrl-C takes in Python: from SIGINT to the KeyboardInterrupt in the program's hands, with nothing running any more.
+
+Usage: python tests/bench/ctrl_c.py [MODEL [ROUNDS]]        (default: the shipped model, 12 rounds)
+with a Python that has the package: after sh tests/python.sh that is build/python/venv/bin/python, or any venv with
+pip install bindings/python.  Prints the median and the worst for each situation.  Nothing is judged: that the interrupt arrives and that the
+engine has stopped is tests/python/test_guest.py's.
+"""
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any, Callable, List
+
+from hybridllm import Llama
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MODEL = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "models", "tiny-relu2-q8_0.gguf")
+ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 12
+TEXT = "In the beginning God created the heaven and the earth."
+
+
+def latency(action: Callable[[], Any], after: float) -> float:
+    """Seconds from SIGINT to the end of action, which is repeated until then."""
+    sent: List[float] = []
+
+    def send() -> None:
+        time.sleep(after)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        while True:
+            action()
+    except KeyboardInterrupt:
+        return time.monotonic() - sent[0]
+    finally:
+        thread.join()
+
+
+def measure(what: str, action: Callable[[], Any]) -> None:
+    late = sorted(latency(action, 0.03 + 0.007 * i) for i in range(ROUNDS))
+    print(f"Ctrl-C {what}: median {late[ROUNDS // 2] * 1000:.1f} ms, worst {late[-1] * 1000:.1f} ms of {ROUNDS}", flush=True)
+
+
+def main() -> None:
+    print("load average %.1f %.1f %.1f on %d CPUs" % (*os.getloadavg(), os.cpu_count() or 0))
+    with Llama(MODEL, n_ctx=512, n_threads=2) as llm:
+        ids = [300 + i for i in range(500)]
+
+        def stream() -> None:
+            for _ in llm(TEXT, max_tokens=480, stream=True, temperature=0.7):
+                pass
+
+        def evaluate() -> None:
+            llm.reset()
+            llm.eval(ids)
+
+        def prompt() -> None:
+            llm.reset()
+            llm(ids, max_tokens=1)
+        measure("in a stream", stream)
+        measure("in a completion", lambda: llm(TEXT, max_tokens=480))
+        measure("in eval", evaluate)
+        measure("in a prompt", prompt)
+    measure("while loading", lambda: Llama(MODEL, use_mmap=False).close())
+
+
+if __name__ == "__main__":
+    main()

@@ -163,7 +163,8 @@ static void fairness(hl_pool *p)
         pthread_t t;
         fair.p = p;
         REQUIRE(sem_init(&fair.begun, 0, 0) == 0);
-        fair.other_tid = fair.n = 0;
+        fair.other_tid = 0;
+        fair.n = 0;
         REQUIRE(pthread_create(&t, NULL, other_caller, "m") == 0);
         hl_pool_run(p, until_asked, "g", 4);
         hl_pool_run(p, note, "g", 4);

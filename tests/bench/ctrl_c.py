@@ -23,14 +23,17 @@ TEXT = "In the beginning God created the heaven and the earth."
 def latency(action: Callable[[], Any], after: float) -> float:
     """Seconds from SIGINT to the end of action, which is repeated until then."""
     sent: List[float] = []
+    begun = threading.Event()
 
     def send() -> None:
+        begun.wait()
         time.sleep(after)
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
     thread = threading.Thread(target=send)
     thread.start()
     try:
+        begun.set()
         while True:
             action()
     except KeyboardInterrupt:

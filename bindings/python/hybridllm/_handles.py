@@ -6,6 +6,7 @@ end of the process does it.
 """
 from __future__ import annotations
 
+import _thread
 import atexit
 import ctypes
 import os
@@ -133,11 +134,14 @@ def run_slow(call: Callable[[], int], cancel: Callable[[], object], tick: Option
     if tick is None and threading.current_thread() is not threading.main_thread():
         return call()
     result: List[int] = []
-    lock, ended = threading.Lock(), threading.Event()
-    begun = given_up = False
+    # Bare lock and bare thread: Ctrl-C inside Event.wait or Thread.start may release a lock that the other thread holds, or leave the
+    # threading module's own list wrong, and the other thread then dies with a traceback.
+    lock, wake = threading.Lock(), threading.Lock()
+    wake.acquire()
+    begun = given_up = ended = False
 
     def work() -> None:
-        nonlocal begun
+        nonlocal begun, ended
         with lock:
             if given_up:
                 return
@@ -145,20 +149,22 @@ def run_slow(call: Callable[[], int], cancel: Callable[[], object], tick: Option
         try:
             result.append(call())
         finally:
-            ended.set()
+            ended = True
+            wake.release()
 
     try:
-        threading.Thread(target=work, name="hybridllm", daemon=True).start()
-        while not ended.wait(0.02):
-            if tick is not None:
+        _thread.start_new_thread(work, ())
+        while not ended:
+            wake.acquire(timeout=0.02)
+            if not ended and tick is not None:
                 tick()
     except BaseException:
         with lock:   # the interrupt may come before the thread runs: then it never makes the call
             given_up = True
-        while begun and not ended.is_set():
+        while begun and not ended:
             try:
                 cancel()
-                ended.wait(0.01)
+                wake.acquire(timeout=0.01)
             except KeyboardInterrupt:
                 pass
         raise

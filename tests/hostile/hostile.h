@@ -3,7 +3,7 @@
  * The rule for every row: the right code, a message that names what is wrong, outputs cleared, every block given back, memory
  * at most 4 x file + 16 MiB, at most 2 s of the processor in an optimised build, and the same runtime works afterwards.  The 2 s are the
  * requirement itself, that a hostile file is refused quickly.  It is this process's own processor time, which waiting for a busy machine
- * does not add to, and the slowest row needs less than a fifth of it.  No other test of this project judges a time. */
+ * does not add to, and the slowest row needs less than a fifth of it.  Other tests judge counts, states and orders. */
 #ifndef HOSTILE_H
 #define HOSTILE_H
 

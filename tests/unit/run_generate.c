@@ -161,7 +161,7 @@ static void slow_records(const setup *u)
     hllm_poll_result r = { .struct_size = sizeof r };
     o.flags |= HLLM_GENERATE_TOKENS;
     OK_S(hllm_generate_start_tokens(s, text, 30, &o), s);
-    for (double end = now_s() + 60; now_s() < end && r.n_generated < 256;) { OK_S(hllm_generate_poll(s, 10, buf, sizeof buf, &r), s); sleep_us(1000); }
+    while (r.n_generated < 256 && r.run != HLLM_RUN_DONE) { OK_S(hllm_generate_poll(s, 10, buf, sizeof buf, &r), s); sleep_us(1000); }
     for (int i = 0; i < 30; i++) { sleep_us(2000); OK_S(hllm_generate_poll(s, 0, buf, sizeof buf, &r), s); }
     CHECK_MSG(r.n_generated == 256 && r.run == HLLM_RUN_TOKENS, "%u tokens, run %u", r.n_generated, r.run);
     while (n < 400 && r.run != HLLM_RUN_IDLE) {

@@ -71,7 +71,9 @@ configure() {
     # shellcheck disable=SC2086
     cmake -S "$root" -B "$dir" $generator $launcher -DHLLM_WERROR=ON "$@"
 }
-make_in() { cmake --build "$1" -j "$jobs" -- -k 0; }      # all errors at once
+make_in() {                                            # all errors at once; the generator is that of whoever configured first
+    if [ -f "$1/build.ninja" ]; then cmake --build "$1" -j "$jobs" -- -k 0; else cmake --build "$1" -j "$jobs" -- -k; fi
+}
 # suite DIR CTEST_ARG...: runs ctest and leaves its counts for the parent
 suite() {
     dir=$1
@@ -137,7 +139,11 @@ step_locale() {
         { echo "the locale does not bite"; return 1; }
     "$build/tests/golden_scores" tiny && suite "$build" -E '^(golden_scores|install|guest|arrows|runner_.*)$'
 }
-step_cli() { have tests/cli.sh; sh "$root/tests/cli.sh"; }
+step_cli() {
+    have tests/cli.sh
+    sh "$root/tests/cli.sh"
+    case $? in 0) ;; 77) echo "1 0 1" >"$logs/$step.counts" ;; *) return 1 ;; esac      # 77: something was not tested, the log says what
+}
 step_examples() { have tests/cli_examples.sh; sh "$root/tests/cli_examples.sh"; }
 step_quickstart() {
     have examples/quickstart.sh

@@ -141,10 +141,11 @@ step_locale() {
 }
 step_cli() {
     have tests/cli.sh
+    after build || return 1
     sh "$root/tests/cli.sh"
     case $? in 0) ;; 77) echo "1 0 1" >"$logs/$step.counts" ;; *) return 1 ;; esac      # 77: something was not tested, the log says what
 }
-step_examples() { have tests/cli_examples.sh; sh "$root/tests/cli_examples.sh"; }
+step_examples() { have tests/cli_examples.sh; after build && sh "$root/tests/cli_examples.sh"; }
 step_quickstart() {
     have examples/quickstart.sh
     cd / && sh "$root/examples/quickstart.sh" "In the beginning" | tee "$logs/quickstart.out" && grep -q 'In the beginning..' "$logs/quickstart.out"

@@ -236,7 +236,9 @@ enum {
     HLLM_DETOKENIZE_SPECIAL  = 1,     /* write control tokens as their text; else they give nothing */
     HLLM_DETOKENIZE_CONTINUE = 2      /* the tokens continue a text: keep the space that the model puts before a text's first word */
 };
-/* The exact bytes of the tokens, which may end inside a character.  Same buffer rule.  Undoes hllm_tokenize. */
+/* The exact bytes of the tokens, which may end inside a character.  Same buffer rule.  Undoes hllm_tokenize, but for bytes that the
+ * vocabulary has no token for: these are lost in tokenizing.  SmolLM2's, say, lacks 0x06, 0x14, 0xF1 and others: a control character
+ * among them gives no token, a byte that is no UTF-8 gives U+FFFD; vocabularies without byte tokens have the unknown token for it. */
 HLLM_API hllm_status hllm_detokenize(const hllm_model *m, const int32_t *tokens, size_t n, uint32_t flags,
                                      char *buf, size_t cap, size_t *bytes_out);
 
@@ -375,10 +377,15 @@ HLLM_API hllm_status hllm_session_embedding(hllm_session *s, uint32_t pos, float
 HLLM_API hllm_status hllm_session_rewind(hllm_session *s, uint32_t n_tokens);
 /* A new session on the same engine with the same contents.  Errors are on s. */
 HLLM_API hllm_status hllm_session_fork(hllm_session *s, hllm_session **out);
-/* Writes tokens and KV cache to a file (temp file, fsync, rename: the old file or the new one, never neither). */
+/* Writes tokens and KV cache to a file (new file, fsync, rename: the old file or the new one, never neither).  Of a symbolic link the
+ * file that it points to is replaced, or made; what is no regular file (a device, a pipe, a directory) is refused.  A replaced file's
+ * mode stays; a new one has 0666 less the umask.  Takes about 2 MiB meanwhile, refused with HLLM_E_NOMEM when they are not there.
+ * A process killed meanwhile leaves nothing behind where the file system has files without names (O_TMPFILE); elsewhere, or in the
+ * last instant, .hllm-*.tmp beside path, which may be deleted. */
 HLLM_API hllm_status hllm_session_save(hllm_session *s, const char *path);
-/* Restores a file saved with the same model and KV type; its tokens must fit in n_ctx.  On any error the session is as it
- * was. */
+/* Restores a file saved with the same model and KV type; its tokens must fit in n_ctx.  The file is read twice, first to check all of
+ * it, and no second copy of the cache is needed (about 1 MiB).  On any error the session is as it was; only when the file changes or
+ * fails between the two readings it is empty, as after a rewind to 0, and the text says so. */
 HLLM_API hllm_status hllm_session_load(hllm_session *s, const char *path);
 
 /* ---- generate ----------------------------------------------------------------------------------------------------- */

@@ -108,6 +108,7 @@ typedef struct hl_io {
     int     (*close)(void *user, int fd);
     int     (*rename)(void *user, const char *from, const char *to);
     int     (*unlink)(void *user, const char *path);
+    int     (*link)(void *user, int fd, const char *path);           /* gives a file opened with O_TMPFILE its name */
 } hl_io;
 extern const hl_io hl_io_posix;
 

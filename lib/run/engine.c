@@ -232,7 +232,7 @@ hl_status hl_engine_reserve(hllm_engine *e, hl_error *err, uint64_t need, const 
     do {                                               /* a refused need must not stand in another thread's way for a moment */
         why = NULL;
         have = available;
-        if (need > available) why = "the machine (or its cgroup) has";
+        if (need > available) why = "the machine (or its cgroup or ulimit) has";
         if (e->ram_bytes && (used > e->ram_bytes || need > e->ram_bytes - used)) {
             why = "the budget ram_bytes leaves";
             have = used > e->ram_bytes ? 0 : e->ram_bytes - used;

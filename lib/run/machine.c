@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* The first cap - 1 bytes of a file, NUL-ended; empty when it cannot be read. */
@@ -137,13 +138,39 @@ static void apply_groups(const char *mount, const char *group, bool v2, uint64_t
     }
 }
 
-void hl_machine_memory(uint64_t *total, uint64_t *available)
+/* Lowers both to what one of this process's own limits leaves.  field: its place in /proc/self/statm, in pages: 0 all that is mapped, 5 data and stacks. */
+static void apply_rlimit(int limit, int field, uint64_t *total, uint64_t *available)
+{
+    struct rlimit r;
+    char buf[256], *at = buf;
+    if (getrlimit(limit, &r) != 0 || r.rlim_cur == RLIM_INFINITY) return;
+    slurp("/proc/self/statm", buf, sizeof buf);
+    for (int i = 0; i < field && at; i++) { at = strchr(at, ' '); if (at) at++; }
+    uint64_t used = at ? number(at) : UINT64_MAX;
+    used = used == UINT64_MAX ? 0 : used * (uint64_t)sysconf(_SC_PAGESIZE);
+    *total = HL_MIN(*total, (uint64_t)r.rlim_cur);
+    *available = HL_MIN(*available, r.rlim_cur > used ? r.rlim_cur - used : 0);
+}
+
+uint64_t hl_machine_address_bytes(void)
+{
+    uint64_t total = UINT64_MAX, available = UINT64_MAX;
+    apply_rlimit(RLIMIT_AS, 0, &total, &available);
+    return available;
+}
+
+hl_status hl_machine_check(hl_error *err, const char *path, const char *what, uint64_t need_bytes)
+{
+    uint64_t total, available;
+    hl_machine_memory(&total, &available);
+    if (need_bytes <= available) return HLLM_OK;
+    return hl_fail(err, HLLM_E_NOMEM, "%s: %s needs %llu bytes, the machine (or its cgroup or ulimit) has %llu", path, what, (unsigned long long)need_bytes,
+                   (unsigned long long)available);
+}
+
+static void apply_cgroups(uint64_t *total, uint64_t *available)
 {
     char buf[4096];
-    slurp("/proc/meminfo", buf, sizeof buf);
-    uint64_t kb = number_after(buf, "MemTotal:"), free_kb = number_after(buf, "MemAvailable:");
-    *total = kb == UINT64_MAX ? UINT64_MAX : kb << 10;
-    *available = free_kb == UINT64_MAX ? *total : free_kb << 10;
     if (slurp("/proc/self/cgroup", buf, sizeof buf) == 0) return;
     for (char *line = buf; line && *line;) {
         char *next = strchr(line, '\n');
@@ -161,4 +188,16 @@ void hl_machine_memory(uint64_t *total, uint64_t *available)
         }
         line = next;
     }
+}
+
+void hl_machine_memory(uint64_t *total, uint64_t *available)
+{
+    char buf[4096];
+    slurp("/proc/meminfo", buf, sizeof buf);
+    uint64_t kb = number_after(buf, "MemTotal:"), free_kb = number_after(buf, "MemAvailable:");
+    *total = kb == UINT64_MAX ? UINT64_MAX : kb << 10;
+    *available = free_kb == UINT64_MAX ? *total : free_kb << 10;
+    apply_rlimit(RLIMIT_AS, 0, total, available);
+    apply_rlimit(RLIMIT_DATA, 5, total, available);
+    apply_cgroups(total, available);
 }

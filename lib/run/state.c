@@ -3,7 +3,11 @@
  * File, little-endian:  magic "HLLMSESS" | u32 version | u32 header bytes | header fields | u64 hash of all before |
  * a zstd frame (content checksum on) of: tokens, then per layer K and V rows of the positions held, head by head |
  * u64 hash of the frame's bytes, chained over pieces of IO_BYTES (a few bits of a frame's head may be wrong without zstd's objecting).
- * Written to a temp file beside the target, fsync, rename, fsync of the folder.  Read completely and checked before the session changes.
+ * Saving: into a file without a name (where the file system has none: with one), fsync, a name beside the target, rename over it, fsync of
+ * the folder.  Only regular files are replaced; of a symbolic link, the file that it points to.
+ * Loading reads the file twice: first all is unpacked and checked and nothing kept, then the rows go to their places.  No second copy of
+ * the cache is ever needed; the session stays as it was unless the file changes between the two.
+ * What saving and loading allocate (no plan counts it) is compared with what there is before they begin.
  */
 #define ZSTD_STATIC_LINKING_ONLY                      /* for allocators of one's own */
 #include "run/machine.h"
@@ -11,15 +15,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <zstd.h>
 #include <zstd_errors.h>
 
-enum { VERSION = 1, ZSTD_LEVEL = 1, IO_BYTES = 1 << 18, MAX_WINDOW_LOG = 23 };
+/* WINDOW_LOG: KV rows hardly repeat, a longer window costs memory only.  SLACK: block heads and the allocator's rounding. */
+enum { VERSION = 1, ZSTD_LEVEL = 1, WINDOW_LOG = 17, MAX_WINDOW_LOG = 23, IO_BYTES = 1 << 18, OUT_BYTES = 1 << 16, SLACK = 1 << 16, MAX_LINKS = 40 };
 
 typedef struct state_header {
     char magic[8];
@@ -153,6 +160,14 @@ static hl_status put_row(void *arg, void *row, size_t n)            /* gathers s
     return HLLM_OK;
 }
 
+/* What writing a file of such a payload allocates. */
+static uint64_t save_bytes(uint64_t payload)
+{
+    ZSTD_compressionParameters p = ZSTD_getCParams(ZSTD_LEVEL, payload, 0);
+    p.windowLog = WINDOW_LOG;
+    return 2ull * IO_BYTES + ZSTD_estimateCStreamSize_usingCParams(p) + SLACK;
+}
+
 static hl_status write_file(writer *w)
 {
     hl_status rc = HLLM_OK;
@@ -166,10 +181,12 @@ static hl_status write_file(writer *w)
     h.payload_bytes = payload_bytes(s, h.n_tokens, h.n_kv, h.held_from);
     h.hash = header_hash(&h);
     w->chain = chain_start(&h);
+    HL_TRY(hl_machine_check(&s->err, w->path, "saving", save_bytes(h.payload_bytes)));
     HL_NEED(w->in = hl_alloc(mem, IO_BYTES));
     HL_NEED(w->out = hl_alloc(mem, IO_BYTES));
     HL_NEED(w->z = ZSTD_createCCtx_advanced((ZSTD_customMem){ z_alloc, z_free, mem }));
     ZSTD_CCtx_setParameter(w->z, ZSTD_c_compressionLevel, ZSTD_LEVEL);
+    ZSTD_CCtx_setParameter(w->z, ZSTD_c_windowLog, WINDOW_LOG);
     ZSTD_CCtx_setParameter(w->z, ZSTD_c_checksumFlag, 1);
     ZSTD_CCtx_setPledgedSrcSize(w->z, h.payload_bytes);
     HL_TRY(write_all(w, &h, sizeof h));
@@ -204,40 +221,96 @@ static void release_xfsz(const sigset_t *old)
     pthread_sigmask(SIG_SETMASK, old, NULL);
 }
 
+/* Where the file is to go: path itself or, when that is a symbolic link, what it points to (which need not exist yet).  *mode: the old
+ * file's, -1: there is none. */
+static hl_status resolve(hllm_session *s, const char *path, char **target, int *mode)
+{
+    hl_status rc = HLLM_OK;
+    hl_mem *mem = s->engine->env->mem;
+    char to[PATH_MAX], *at = NULL;
+    ssize_t n;
+    struct stat st;
+    *target = NULL;
+    *mode = -1;
+    HL_NEED(at = hl_strndup(mem, path, strlen(path)));
+    for (int links = 0; (n = readlink(at, to, sizeof to - 1)) >= 0; links++) {
+        if (links == MAX_LINKS) { errno = ELOOP; rc = fail_io(&s->err, path, "following it"); goto done; }
+        const char *slash = strrchr(at, '/');
+        const size_t front = to[0] == '/' || !slash ? 0 : (size_t)(slash - at) + 1, bytes = front + (size_t)n + 1;
+        char *next = hl_alloc(mem, bytes);
+        HL_NEED(next);
+        to[n] = 0;
+        snprintf(next, bytes, "%.*s%s", (int)front, at, to);
+        hl_free(mem, at);
+        at = next;
+    }
+    if (stat(at, &st) == 0) {
+        if (S_ISDIR(st.st_mode)) { rc = hl_fail(&s->err, HLLM_E_IO, "%s: is a directory, not a file", path); goto done; }
+        if (!S_ISREG(st.st_mode)) { rc = hl_fail(&s->err, HLLM_E_IO, "%s: not a regular file (a pipe, socket or device): it is not replaced", path); goto done; }
+        *mode = st.st_mode & 0777;
+    }
+    *target = at; at = NULL;
+done:
+    hl_free(mem, at);
+    return rc;
+}
+
+/* A file without a name, which vanishes with a process that dies; where that cannot be had, one under the name `temp` (*named).  In dir_bytes
+ * of temp is the folder. */
+static int open_new(const hl_io *io, char *temp, size_t dir_bytes, int mode, bool *named)
+{
+    const char kept = temp[dir_bytes];
+    int fd = -1;
+    *named = false;
+    if (access("/proc/self/fd", X_OK) == 0) {          /* by it the file gets its name at the end */
+        temp[dir_bytes] = 0;
+        fd = io->open(io->user, dir_bytes ? temp : ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, mode);
+        temp[dir_bytes] = kept;
+    }
+    if (fd >= 0) return fd;
+    fd = io->open(io->user, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+    *named = fd >= 0;
+    return fd;
+}
+
 hl_status hl_session_save(hllm_session *s, const char *path)
 {
     hl_status rc = HLLM_OK;
     hl_mem *mem = s->engine->env->mem;
     const hl_io *io = s->engine->env->io ? s->engine->env->io : &hl_io_posix;
-    const size_t n = strlen(path);
     writer w = { .s = s, .io = io, .path = path, .fd = -1 };
-    char *temp = NULL;
-    bool made = false;
+    char *target = NULL, *temp = NULL;
+    bool named = false;
+    int mode;
     sigset_t held;
-    if (n == 0) return hl_fail(&s->err, HLLM_E_ARG, "the path is empty");
-    const char *name = strrchr(path, '/');             /* beside it, under a short name: the target's may be as long as names can be */
-    HL_NEED(temp = hl_alloc(mem, n + 64));
-    snprintf(temp, n + 64, "%.*s.hllm-%ld-%llx.tmp", name ? (int)(name - path + 1) : 0, path, (long)getpid(), (unsigned long long)hl_now_ns());
-    w.fd = io->open(io->user, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (!path[0]) return hl_fail(&s->err, HLLM_E_ARG, "the path is empty");
+    HL_TRY(resolve(s, path, &target, &mode));
+    const char *name = strrchr(target, '/');           /* beside it, under a short name: the target's may be as long as names can be */
+    const size_t dir_bytes = name ? (size_t)(name - target) + 1 : 0;
+    HL_NEED(temp = hl_alloc(mem, dir_bytes + 64));
+    snprintf(temp, dir_bytes + 64, "%.*s.hllm-%ld-%llx.tmp", (int)dir_bytes, target, (long)getpid(), (unsigned long long)hl_now_ns());
+    w.fd = open_new(io, temp, dir_bytes, mode >= 0 ? 0600 : 0666, &named);           /* 0666: less the host's umask */
     if (w.fd < 0) { rc = fail_io(&s->err, path, "creating a file beside it"); goto done; }
-    made = true;
+    if (mode >= 0 && fchmod(w.fd, (mode_t)mode) != 0) { }            /* a file system without modes: 0600 hurts nobody */
     hold_xfsz(&held);
     rc = write_file(&w);
     release_xfsz(&held);
     if (rc != HLLM_OK) goto done;
+    if (!named && io->link(io->user, w.fd, temp) != 0) { rc = fail_io(&s->err, path, "naming the finished file beside it"); goto done; }
+    named = true;
     int bad = io->close(io->user, w.fd);
     w.fd = -1;
     if (bad) { rc = fail_io(&s->err, path, "closing"); goto done; }
-    if (io->rename(io->user, temp, path) != 0) { rc = fail_io(&s->err, path, "renaming the finished file to it"); goto done; }
-    made = false;
-    char *slash = strrchr(temp, '/');                  /* the rename itself has to reach the disk */
-    if (slash) slash[slash == temp] = 0;
-    int dir = io->open(io->user, slash ? temp : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (io->rename(io->user, temp, target) != 0) { rc = fail_io(&s->err, path, "renaming the finished file to it"); goto done; }
+    named = false;
+    temp[dir_bytes] = 0;                               /* the rename itself has to reach the disk */
+    int dir = io->open(io->user, dir_bytes ? temp : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (dir >= 0) { io->fsync(io->user, dir); io->close(io->user, dir); }
 done:
     if (w.fd >= 0) io->close(io->user, w.fd);
-    if (made) io->unlink(io->user, temp);
+    if (named) io->unlink(io->user, temp);
     hl_free(mem, temp);
+    hl_free(mem, target);
     return rc;
 }
 
@@ -266,53 +339,160 @@ static hl_status check_header(hllm_session *s, const hl_file *f, const state_hea
     return HLLM_OK;
 }
 
-/* Unpacks everything behind the header into buf, which is as long as the header said. */
-static hl_status unpack(hllm_session *s, const hl_file *f, const state_header *h, char *buf)
+/* Reads the payload from front to back, as often as it is asked to. */
+typedef struct reader {
+    hllm_session *s;
+    const hl_file *f;
+    const state_header *h;
+    ZSTD_DCtx *z;
+    char *in, *out;
+    ZSTD_inBuffer part;                                /* of in */
+    size_t out_at, out_n;
+    bool frame_ends, pending;                          /* pending: zstd may hold more than fitted in out */
+    uint64_t at, end;                                  /* in the file: read so far; where the frame has to end */
+    uint64_t unpacked, chain;
+} reader;
+
+static void reader_start(reader *r)
+{
+    ZSTD_DCtx_reset(r->z, ZSTD_reset_session_only);
+    r->part = (ZSTD_inBuffer){ r->in, 0, 0 };
+    r->out_at = r->out_n = 0;
+    r->frame_ends = r->pending = false;
+    r->at = sizeof *r->h;
+    r->end = r->f->bytes - sizeof(uint64_t);
+    r->unpacked = 0;
+    r->chain = chain_start(r->h);
+}
+
+static void reader_free(reader *r)
+{
+    hl_mem *mem = r->s->engine->env->mem;
+    ZSTD_freeDCtx(r->z);
+    hl_free(mem, r->in);
+    hl_free(mem, r->out);
+}
+
+static hl_status too_short(const reader *r)
+{
+    return hl_fail(&r->s->err, HLLM_E_TRUNCATED, "%s: ends too early, after %llu bytes", r->f->path, (unsigned long long)r->f->bytes);
+}
+
+/* All memory that loading takes, checked first: also that of a frame whose window is larger than we write. */
+static hl_status reader_new(reader *r)
 {
     hl_status rc = HLLM_OK;
-    const hl_env *env = s->engine->env;
-    char *in = NULL;
-    ZSTD_DCtx *z = NULL;
-    ZSTD_outBuffer out = { buf, h->payload_bytes, 0 };
-    const uint64_t end = f->bytes - sizeof(uint64_t);
-    uint64_t at = sizeof *h, chain = chain_start(h), stored;
-    size_t left = 1;
-    HL_NEED(in = hl_alloc(env->mem, IO_BYTES));
-    HL_NEED(z = ZSTD_createDCtx_advanced((ZSTD_customMem){ z_alloc, z_free, env->mem }));
-    ZSTD_DCtx_setParameter(z, ZSTD_d_windowLogMax, MAX_WINDOW_LOG);
-    while (left && at < end) {
-        ZSTD_inBuffer part = { in, (size_t)HL_MIN(end - at, (uint64_t)IO_BYTES), 0 };
-        HL_TRY(hl_file_read(env, &s->err, f, at, in, part.size));
-        chain = hl_hash(in, part.size, chain);
-        while (part.pos < part.size && left) {
-            size_t out0 = out.pos, in0 = part.pos;
-            left = ZSTD_decompressStream(z, &out, &part);
-            if (ZSTD_isError(left) && z_no_memory(left)) { rc = hl_fail(&s->err, HLLM_E_NOMEM, "%s: no memory to unpack it with", f->path); goto done; }
-            if (ZSTD_isError(left)) { rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: damaged: %s", f->path, ZSTD_getErrorName(left)); goto done; }
-            if (left && out.pos == out0 && part.pos == in0) { rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: holds more than its header says", f->path); goto done; }
-        }
-        at += part.pos;
-    }
-    if (left) { rc = hl_fail(&s->err, HLLM_E_TRUNCATED, "%s: ends too early, after %llu bytes", f->path, (unsigned long long)f->bytes); goto done; }
-    if (out.pos != h->payload_bytes || at != end) {
-        rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: unpacks to %zu bytes where its header says %llu, and %llu bytes follow its end", f->path, out.pos,
-                     (unsigned long long)h->payload_bytes, (unsigned long long)(end - at));
+    const hl_env *env = r->s->engine->env;
+    hl_error *err = &r->s->err;
+    char head[ZSTD_FRAMEHEADERSIZE_MAX];
+    ZSTD_frameHeader info;
+    const size_t n = (size_t)HL_MIN(r->f->bytes - sizeof(uint64_t) - sizeof *r->h, (uint64_t)sizeof head);
+    HL_TRY(hl_file_read(env, err, r->f, sizeof *r->h, head, n));
+    const size_t bad = ZSTD_getFrameHeader(&info, head, n);
+    if (ZSTD_isError(bad)) { rc = hl_fail(err, HLLM_E_CORRUPT, "%s: damaged: %s", r->f->path, ZSTD_getErrorName(bad)); goto done; }
+    if (bad) { rc = too_short(r); goto done; }
+    if (info.windowSize > 1ull << MAX_WINDOW_LOG) {
+        rc = hl_fail(err, HLLM_E_CORRUPT, "%s: damaged: its window has %llu bytes, the limit is %u", r->f->path, info.windowSize, 1u << MAX_WINDOW_LOG);
         goto done;
     }
-    HL_TRY(hl_file_read(env, &s->err, f, end, &stored, sizeof stored));
-    if (stored != chain) rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: its checksum is wrong", f->path);
+    HL_TRY(hl_machine_check(err, r->f->path, "unpacking", ZSTD_estimateDStreamSize((size_t)info.windowSize) + IO_BYTES + OUT_BYTES + SLACK));
+    HL_NEED(r->in = hl_alloc(env->mem, IO_BYTES));
+    HL_NEED(r->out = hl_alloc(env->mem, OUT_BYTES));
+    HL_NEED(r->z = ZSTD_createDCtx_advanced((ZSTD_customMem){ z_alloc, z_free, env->mem }));
+    ZSTD_DCtx_setParameter(r->z, ZSTD_d_windowLogMax, MAX_WINDOW_LOG);
+    reader_start(r);
 done:
-    ZSTD_freeDCtx(z);
-    hl_free(env->mem, in);
     return rc;
 }
 
-static hl_status take_row(void *arg, void *row, size_t n)
+/* Makes out hold something, unless the frame ends. */
+static hl_status refill(reader *r)
 {
-    char **from = arg;
-    memcpy(row, *from, n);
-    *from += n;
+    hl_status rc = HLLM_OK;
+    hl_error *err = &r->s->err;
+    r->out_at = r->out_n = 0;
+    while (!r->frame_ends && !r->out_n) {
+        if (r->part.pos == r->part.size && !r->pending) {
+            if (r->at == r->end) { rc = too_short(r); goto done; }
+            r->part = (ZSTD_inBuffer){ r->in, (size_t)HL_MIN(r->end - r->at, (uint64_t)IO_BYTES), 0 };
+            HL_TRY(hl_file_read(r->s->engine->env, err, r->f, r->at, r->in, r->part.size));
+            r->chain = hl_hash(r->in, r->part.size, r->chain);
+            r->at += r->part.size;
+        }
+        ZSTD_outBuffer out = { r->out, OUT_BYTES, 0 };
+        const size_t left = ZSTD_decompressStream(r->z, &out, &r->part);
+        if (ZSTD_isError(left) && z_no_memory(left)) { rc = hl_fail(err, HLLM_E_NOMEM, "%s: no memory to unpack it with", r->f->path); goto done; }
+        if (ZSTD_isError(left)) { rc = hl_fail(err, HLLM_E_CORRUPT, "%s: damaged: %s", r->f->path, ZSTD_getErrorName(left)); goto done; }
+        r->frame_ends = left == 0;
+        r->pending = out.pos == OUT_BYTES;
+        r->out_n = out.pos;
+    }
+done:
+    return rc;
+}
+
+/* The payload's next n bytes; to NULL: passed over. */
+static hl_status take(reader *r, void *to, uint64_t n)
+{
+    char *p = to;
+    while (n) {
+        if (r->out_at == r->out_n) {
+            hl_status rc = refill(r);
+            if (rc != HLLM_OK) return rc;
+            if (!r->out_n)
+                return hl_fail(&r->s->err, HLLM_E_CORRUPT, "%s: unpacks to %llu bytes where its header says %llu", r->f->path, (unsigned long long)r->unpacked,
+                               (unsigned long long)r->h->payload_bytes);
+        }
+        const size_t now = (size_t)HL_MIN(n, (uint64_t)(r->out_n - r->out_at));
+        if (p) { memcpy(p, r->out + r->out_at, now); p += now; }
+        r->out_at += now;
+        r->unpacked += now;
+        n -= now;
+    }
     return HLLM_OK;
+}
+
+static hl_status take_row(void *arg, void *row, size_t n) { return take(arg, row, n); }
+
+/* Nothing may be left, and the checksum right. */
+static hl_status take_end(reader *r)
+{
+    hl_status rc = HLLM_OK;
+    hl_error *err = &r->s->err;
+    uint64_t stored;
+    if (r->out_at == r->out_n) HL_TRY(refill(r));
+    const uint64_t behind = r->end - r->at + (r->part.size - r->part.pos);
+    if (r->out_at != r->out_n) rc = hl_fail(err, HLLM_E_CORRUPT, "%s: holds more than its header says", r->f->path);
+    else if (behind) rc = hl_fail(err, HLLM_E_CORRUPT, "%s: %llu bytes follow its end", r->f->path, (unsigned long long)behind);
+    if (rc != HLLM_OK) goto done;
+    HL_TRY(hl_file_read(r->s->engine->env, err, r->f, r->end, &stored, sizeof stored));
+    if (stored != r->chain) rc = hl_fail(err, HLLM_E_CORRUPT, "%s: its checksum is wrong", r->f->path);
+done:
+    return rc;
+}
+
+/* All of the payload: checked and, with `place`, put into the session's arrays, which nobody may look at then (it counts as empty). */
+static hl_status read_through(reader *r, bool place)
+{
+    hl_status rc = HLLM_OK;
+    hllm_session *s = r->s;
+    const uint32_t n_vocab = s->engine->model->config.n_vocab, n = r->h->n_tokens;
+    int32_t some[256];
+    for (uint32_t i = 0, k; i < n; i += k) {
+        k = HL_MIN(n - i, (uint32_t)HL_COUNT(some));
+        HL_TRY(take(r, some, k * sizeof *some));
+        for (uint32_t j = 0; j < k; j++)
+            if (some[j] < 0 || (uint32_t)some[j] >= n_vocab) {
+                rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: token %u is %d, the vocabulary has %u", r->f->path, i + j, some[j], n_vocab);
+                goto done;
+            }
+        if (place) memcpy(s->tokens + i, some, k * sizeof *some);
+    }
+    if (place) HL_TRY(each_payload(s, r->h->n_kv, r->h->held_from, take_row, r));
+    else HL_TRY(take(r, NULL, r->h->payload_bytes - (uint64_t)n * sizeof(int32_t)));
+    rc = take_end(r);
+done:
+    return rc;
 }
 
 /* What a session holds; the KV rows are already in place.  lock held or session not shared yet. */
@@ -329,38 +509,39 @@ static void set_contents(hllm_session *s, uint32_t n_tokens, uint32_t n_kv, uint
     hl_outring_start(&s->out, NULL, 0);
 }
 
+static void become(hllm_session *s, uint32_t n_tokens, uint32_t n_kv, uint32_t held_from)
+{
+    pthread_mutex_lock(&s->lock);
+    set_contents(s, n_tokens, n_kv, held_from);
+    pthread_mutex_unlock(&s->lock);
+}
+
 hl_status hl_session_load(hllm_session *s, const char *path)
 {
     hl_status rc = HLLM_OK;
     const hl_env *env = s->engine->env;
-    const uint32_t n_vocab = s->engine->model->config.n_vocab;
     hl_file f = { 0 };
     state_header h;
-    char *buf = NULL, *at;
+    reader r = { .s = s, .f = &f, .h = &h };
     HL_TRY(hl_file_open(env, &s->err, path, &f));
     if (f.bytes < sizeof h + sizeof(uint64_t)) { rc = hl_fail(&s->err, HLLM_E_TRUNCATED, "%s: %llu bytes are too few for a session file", path, (unsigned long long)f.bytes); goto done; }
     HL_TRY(hl_file_read(env, &s->err, &f, 0, &h, sizeof h));
     HL_TRY(check_header(s, &f, &h));
-    uint64_t total, available;                         /* all of it is unpacked and checked before the session changes */
-    hl_machine_memory(&total, &available);
-    if (h.payload_bytes > available || !(buf = hl_alloc_pages(env->mem, h.payload_bytes))) {
-        rc = hl_fail(&s->err, HLLM_E_NOMEM, "%s: unpacking needs %llu bytes, the machine (or its cgroup) has %llu", path, (unsigned long long)h.payload_bytes, (unsigned long long)available);
+    HL_TRY(reader_new(&r));
+    HL_TRY(read_through(&r, false));                   /* until here the session is as it was */
+    const uint64_t chain = r.chain;
+    reader_start(&r);
+    become(s, 0, 0, 0);
+    rc = read_through(&r, true);
+    if (rc == HLLM_OK && r.chain != chain) rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: is another file than a moment ago", path);
+    if (rc != HLLM_OK) {
+        hl_error_settle(&s->err, rc);
+        hl_fail_prefix(&s->err, rc, "the file changed while it was read, and the session is now empty");
         goto done;
     }
-    HL_TRY(unpack(s, &f, &h, buf));
-    for (uint32_t i = 0; i < h.n_tokens; i++) {
-        int32_t t;
-        memcpy(&t, buf + (size_t)i * sizeof t, sizeof t);
-        if (t < 0 || (uint32_t)t >= n_vocab) { rc = hl_fail(&s->err, HLLM_E_CORRUPT, "%s: token %u is %d, the vocabulary has %u", path, i, t, n_vocab); goto done; }
-    }
-    pthread_mutex_lock(&s->lock);                      /* nothing below can fail */
-    memcpy(s->tokens, buf, (size_t)h.n_tokens * sizeof(int32_t));
-    at = buf + (size_t)h.n_tokens * sizeof(int32_t);
-    each_payload(s, h.n_kv, h.held_from, take_row, &at);
-    set_contents(s, h.n_tokens, h.n_kv, h.held_from);
-    pthread_mutex_unlock(&s->lock);
+    become(s, h.n_tokens, h.n_kv, h.held_from);
 done:
-    if (buf) hl_free_pages(env->mem, buf, h.payload_bytes);
+    reader_free(&r);
     hl_file_close(env, &f);
     return rc;
 }

@@ -37,7 +37,8 @@ static int64_t no_write(void *v, int fd, const void *b, size_t n) { (void)v; (vo
 static int no_fsync(void *v, int fd) { (void)v; (void)fd; return -1; }
 static int no_rename(void *v, const char *a, const char *b) { (void)v; (void)a; (void)b; return -1; }
 static int no_unlink(void *v, const char *p) { (void)v; (void)p; return -1; }
-static const hl_io faulty = { NULL, f_open, f_pread, no_write, no_fsync, f_close, no_rename, no_unlink };
+static int no_link(void *v, int fd, const char *p) { (void)v; (void)fd; (void)p; return -1; }
+static const hl_io faulty = { NULL, f_open, f_pread, no_write, no_fsync, f_close, no_rename, no_unlink, no_link };
 
 static float *want;
 static int32_t text[30];

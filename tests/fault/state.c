@@ -1,15 +1,18 @@
 /* state.c: session files: restored sessions go on as the saved ones; damaged, foreign and crafted files are refused and change nothing; a
- * save that fails or dies at any step leaves the old file, and (unless it was killed) nothing beside it. */
+ * save that fails or dies at any step leaves the old file, and nothing beside it (killed: only where its last two steps meet, or where the
+ * file system has no files without names).  Devices, pipes and links are not replaced, modes are kept.  Neither saving nor loading takes more
+ * memory than it says, nor any when that is not there. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <zstd.h>
 
 #include "run/runtime.h"
 
-#include "../hostile/gguf_writer.h"
+#include "../hostile/hostile.h"
 #include "../unit/run_common.h"
 
 enum { N = 40, M = 32, HEADER = 64 };
@@ -49,7 +52,7 @@ static int n_files(void)
 {
     int n = 0;
     DIR *d = opendir(dir);
-    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+    for (struct dirent *e; (e = readdir(d));) n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
     closedir(d);
     return n;
 }
@@ -265,21 +268,31 @@ static void damaged(void)
 
 /* ---- saving with faults ---- */
 
-static struct { int calls, fail_at, error, kill, last_kind; } fault;
-enum { K_OPEN = 1, K_WRITE, K_FSYNC, K_CLOSE, K_RENAME, K_UNLINK, K_PREAD };
+static struct { int calls, fail_at, error, kill, last_kind, only_named, unnamed; } fault;
+enum { K_OPEN = 1, K_WRITE, K_FSYNC, K_CLOSE, K_RENAME, K_UNLINK, K_PREAD, K_LINK };
 
 static char order[64];                                 /* of the calls, one letter each */
 
 static int hit(int kind)
 {
-    if (fault.calls < 60) order[fault.calls] = " owfcru"[kind];
+    if (fault.calls < 60) order[fault.calls] = " owfcrupl"[kind];
     int now = fault.calls++ == fault.fail_at;
     if (now) { fault.last_kind = kind; if (fault.kill == 1) kill(getpid(), SIGKILL); errno = fault.error; }
     return now;
 }
 static int after_hit(int now) { if (now && fault.kill == 2) kill(getpid(), SIGKILL); return now && !fault.kill; }
 
-static int f_open(void *v, const char *p, int flags, int mode) { (void)v; int h = hit(K_OPEN); if (h && !fault.kill) return -1; int r = open(p, flags, mode); after_hit(h); return r; }
+static int f_open(void *v, const char *p, int flags, int mode)
+{
+    (void)v;
+    int h = hit(K_OPEN);
+    if (h && !fault.kill) return -1;
+    if (fault.only_named && (flags & O_TMPFILE) == O_TMPFILE) { errno = EOPNOTSUPP; return -1; }
+    int r = open(p, flags, mode);
+    if ((flags & O_TMPFILE) == O_TMPFILE) fault.unnamed = r >= 0;
+    after_hit(h);
+    return r;
+}
 static int64_t f_pread(void *v, int fd, void *b, size_t n, uint64_t at) { (void)v; return pread(fd, b, n, (off_t)at); }
 static int64_t f_write(void *v, int fd, const void *b, size_t n)
 {
@@ -295,7 +308,8 @@ static int f_fsync(void *v, int fd) { (void)v; int h = hit(K_FSYNC); if (h && !f
 static int f_close(void *v, int fd) { (void)v; int h = hit(K_CLOSE); int r = close(fd); if (h && !fault.kill) { errno = fault.error; return -1; } after_hit(h); return r; }
 static int f_rename(void *v, const char *a, const char *b) { (void)v; int h = hit(K_RENAME); if (h && !fault.kill) return -1; int r = rename(a, b); after_hit(h); return r; }
 static int f_unlink(void *v, const char *p) { (void)v; return unlink(p); }
-static const hl_io faulty = { NULL, f_open, f_pread, f_write, f_fsync, f_close, f_rename, f_unlink };
+static int f_link(void *v, int fd, const char *p) { (void)v; int h = hit(K_LINK); if (h && !fault.kill) return -1; int r = hl_io_posix.link(NULL, fd, p); after_hit(h); return r; }
+static const hl_io faulty = { NULL, f_open, f_pread, f_write, f_fsync, f_close, f_rename, f_unlink, f_link };
 
 static int same_file(const char *path, const uint8_t *want, size_t n)
 {
@@ -317,25 +331,27 @@ static void save_faults(void)
     OK_S(hllm_session_save(old, in_dir("f")), old);
     uint8_t *want_old = slurp(in_dir("f"), &n_old), *want_new = slurp(in_dir("new"), &n_new);
     unlink(in_dir("new"));
-    int kinds = 0;
-    for (int e = 0; e < 3; e++)
+    int kinds = 0, unnamed = 0;
+    for (int e = 0; e < 6; e++)
         for (int i = 0;; i++) {
             spill(in_dir("f"), want_old, n_old);
             memset(&fault, 0, sizeof fault);
             fault.fail_at = i;
-            fault.error = errors[e];
+            fault.only_named = e >= 3;                 /* as on a file system that knows no others */
+            fault.error = errors[e % 3];
             u.rt->env.io = &faulty;
             hllm_status rc = hllm_session_save(s, in_dir("f"));
             u.rt->env.io = NULL;
             kinds |= 1 << fault.last_kind;
-            CHECK_MSG(n_files() == 1, "error %d at call %d: %d files", errors[e], i, n_files());
-            if (rc == HLLM_OK) CHECK_MSG(same_file(in_dir("f"), want_new, n_new), "error %d at call %d", errors[e], i);
+            unnamed |= fault.unnamed;
+            CHECK_MSG(n_files() == 1, "error %d at call %d: %d files", errors[e % 3], i, n_files());
+            if (rc == HLLM_OK) CHECK_MSG(same_file(in_dir("f"), want_new, n_new), "error %d at call %d", errors[e % 3], i);
             else {
                 char why[256];
-                CHECK_MSG(rc == HLLM_E_IO && same_file(in_dir("f"), want_old, n_old), "error %d at call %d: %s", errors[e], i, hllm_status_name(rc));
+                CHECK_MSG(rc == HLLM_E_IO && same_file(in_dir("f"), want_old, n_old), "error %d at call %d: %s", errors[e % 3], i, hllm_status_name(rc));
                 hllm_session_last_error(s, why, sizeof why);
                 char number[16];
-                snprintf(number, sizeof number, "%d", errors[e]);
+                snprintf(number, sizeof number, "%d", errors[e % 3]);
                 CHECK_MSG(strstr(why, "/f: ") && strstr(why, number), "%s", why);
             }
             if (fault.calls <= i) { CHECK(rc == HLLM_OK && i > 6); break; }
@@ -348,8 +364,9 @@ static void save_faults(void)
     CHECK(hllm_session_save(s, in_dir("f")) == HLLM_OK);
     u.rt->env.io = NULL;
     char *write_end = strrchr(order, 'w');
-    CHECK_MSG(order[0] == 'o' && write_end && strcmp(write_end, "wfcrofc") == 0, "%s", order);
-    int died = 0;
+    CHECK_MSG(order[0] == 'o' && write_end && strcmp(write_end, unnamed ? "wflcrofc" : "wfcrofc") == 0, "%s", order);
+    CHECK(!unnamed || kinds >> K_LINK & 1);
+    int died = 0, left = 0;
     for (int how = 1; how <= 2; how++)                 /* killed before and after (or in the middle of) each call */
         for (int i = 0; i < 100; i++) {
             int status;
@@ -363,18 +380,267 @@ static void save_faults(void)
             u.rt->env.io = NULL;
             if (waitpid(child, &status, 0) != child) exit(1);
             CHECK_MSG(same_file(in_dir("f"), want_old, n_old) || same_file(in_dir("f"), want_new, n_new), "killed at call %d", i);
+            left += n_files() - 1;
             char command[400];
-            snprintf(command, sizeof command, "rm -f '%s'/.hllm-*.tmp", dir);       /* what a killed process leaves */
+            snprintf(command, sizeof command, "rm -f '%s'/.hllm-*.tmp", dir);
             if (system(command) != 0) exit(1);
             if (WIFEXITED(status)) { CHECK(WEXITSTATUS(status) == 0); break; }
             died++;
         }
     CHECK_MSG(died >= 14, "%d", died);
+    if (unnamed) CHECK_MSG(left == 4, "%d", left);     /* after the link, before and after the close, before the rename */
     free(want_old);
     free(want_new);
     unlink(in_dir("f"));
     hllm_session_free(old);
     hllm_session_free(s);
+}
+
+/* ---- what is at the target already ---- */
+
+static mode_t mode_of(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 ? st.st_mode : 0;
+}
+
+/* No path leads to the destruction of what is no regular file. */
+static void special_targets(void)
+{
+    char why[1024], fifo[512], to[512], real[512];
+    hllm_session *s = session_of(&u, 64, 0, 0);
+    size_t n;
+    OK_S(hllm_session_eval(s, text, 9), s);
+    OK_S(hllm_session_save(s, in_dir("want")), s);
+    uint8_t *want = slurp(in_dir("want"), &n);
+    snprintf(fifo, sizeof fifo, "%s", in_dir("fifo"));
+    REQUIRE(mkfifo(fifo, 0600) == 0 && mkdir(in_dir("sub"), 0700) == 0);
+    const int device = mknod(in_dir("null"), S_IFCHR | 0600, (dev_t)0x103) == 0;     /* needs root */
+    CHECK(symlink("fifo", in_dir("to-fifo")) == 0 && symlink("to-loop", in_dir("to-loop")) == 0 && symlink("sub", in_dir("to-sub")) == 0);
+    static const char *const no[] = { "fifo", "to-fifo", "sub", "to-sub", "to-loop", "null" };
+    for (size_t i = 0; i < sizeof no / sizeof *no - !device; i++) {
+        const mode_t before_mode = mode_of(in_dir(no[i]));
+        const int before_n = n_files();
+        memset(&fault, 0, sizeof fault);
+        fault.fail_at = -1;
+        u.rt->env.io = &faulty;
+        hllm_status rc = hllm_session_save(s, in_dir(no[i]));
+        u.rt->env.io = NULL;
+        hllm_session_last_error(s, why, sizeof why);
+        CHECK_MSG(rc == HLLM_E_IO && mode_of(in_dir(no[i])) == before_mode && n_files() == before_n && fault.calls == 0, "%s: %d, %d calls", no[i], rc, fault.calls);
+        CHECK_MSG(strstr(why, in_dir(no[i])) && strstr(why, i < 2 || i == 5 ? "not a regular file" : i == 4 ? "too many symbolic links" : "is a directory"), "%s", why);
+    }
+    CHECK(S_ISFIFO(mode_of(fifo)) && (!device || S_ISCHR(mode_of(in_dir("null")))));
+
+    /* A link stays one: what it points to is replaced, or made. */
+    snprintf(real, sizeof real, "%s", in_dir("sub/real"));
+    spill(real, "old", 3);
+    snprintf(to, sizeof to, "%s", in_dir("absolute"));
+    CHECK(symlink("sub/real", in_dir("relative")) == 0 && symlink(real, to) == 0 && symlink("../absolute", in_dir("sub/two")) == 0 && symlink("sub/new", in_dir("dangling")) == 0);
+    static const char *const links[][2] = { { "relative", "sub/real" }, { "absolute", "sub/real" }, { "sub/two", "sub/real" }, { "dangling", "sub/new" } };
+    for (size_t i = 0; i < 4; i++) {
+        if (i < 3) spill(real, "old", 3);
+        OK_S(hllm_session_save(s, in_dir(links[i][0])), s);
+        CHECK_MSG(S_ISLNK(mode_of(in_dir(links[i][0]))) && S_ISREG(mode_of(in_dir(links[i][1]))) && same_file(in_dir(links[i][1]), want, n), "%s", links[i][0]);
+    }
+    const int cwd = open(".", O_RDONLY | O_DIRECTORY);
+    CHECK(cwd >= 0 && chdir(in_dir("sub")) == 0 && symlink("real", "here") == 0);          /* paths without a folder */
+    OK_S(hllm_session_save(s, "plain"), s);
+    OK_S(hllm_session_save(s, "here"), s);
+    CHECK(S_ISLNK(mode_of("here")) && same_file("plain", want, n) && same_file("real", want, n));
+    CHECK(unlink("here") == 0 && unlink("plain") == 0 && unlink("new") == 0 && unlink("real") == 0 && unlink("two") == 0);
+
+    /* The mode of what is replaced; else what the umask leaves. */
+    static const mode_t modes[] = { 0640, 0600, 0444, 0666, 04755 };
+    const mode_t mask = umask(027);
+    for (int only_named = 0; only_named < 2; only_named++) {
+        memset(&fault, 0, sizeof fault);
+        fault.fail_at = -1;
+        fault.only_named = only_named;
+        u.rt->env.io = &faulty;
+        for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+            spill("m", "old", 3);
+            CHECK(chmod("m", modes[i]) == 0);
+            OK_S(hllm_session_save(s, "m"), s);
+            CHECK_MSG(mode_of("m") == (S_IFREG | (modes[i] & 0777)) && same_file("m", want, n), "%o: %o", (unsigned)modes[i], (unsigned)mode_of("m"));
+            unlink("m");
+        }
+        OK_S(hllm_session_save(s, "m"), s);
+        CHECK_MSG(mode_of("m") == (S_IFREG | 0640), "%o", (unsigned)mode_of("m"));
+        unlink("m");
+        u.rt->env.io = NULL;
+    }
+    umask(mask);
+    static const char *const all[] = { "fifo", "null", "to-fifo", "to-loop", "to-sub", "relative", "absolute", "dangling", "want" };
+    CHECK(fchdir(cwd) == 0 && close(cwd) == 0);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) unlink(in_dir(all[i]));
+    CHECK(rmdir(in_dir("sub")) == 0 && n_files() == 0);
+    free(want);
+    hllm_session_free(s);
+}
+
+/* ---- loading with faults ---- */
+
+static struct { int calls, fail_at, error, starts, swap_at; const uint8_t *other; size_t n_other; } in;
+
+static int64_t g_pread(void *v, int fd, void *b, size_t n, uint64_t at)
+{
+    (void)v;
+    if (at == HEADER && n > 18 && ++in.starts == in.swap_at) {                  /* a piece of the frame's beginning, the first or the second time */
+        int w = open(in_dir("a"), O_WRONLY);
+        CHECK(w >= 0 && pwrite(w, in.other, in.n_other, 0) == (ssize_t)in.n_other);
+        close(w);
+    }
+    if (in.calls++ != in.fail_at) return pread(fd, b, n, (off_t)at);
+    if (in.error == 0) return 0;                       /* shorter than it was */
+    errno = in.error;
+    return -1;
+}
+
+/* Every read fails once: the session is as it was, or, from the second time through the file on, empty; and it works. */
+static void load_faults(void)
+{
+    hl_io io = hl_io_posix;
+    io.pread = g_pread;
+    int32_t want[M], got[M], one[8];
+    char why[512];
+    hllm_session *s = session_of(&u, 512, 0, 0), *t = session_of(&u, 512, 0, 0);
+    greedy(s, text, 480, 0, one, 8);
+    OK_S(hllm_session_save(s, in_dir("a")), s);
+    OK_S(hllm_session_rewind(t, 0), t);
+    greedy(t, text + 3, N, 0, want, M);
+    int kept = 0, emptied = 0;
+    for (int e = 0; e < 2; e++)
+        for (int i = 0; i < 100000; i++) {
+            if (n_tokens_of(t) != N + M) {             /* from empty: everything is computed and right */
+                greedy(t, text + 3, N, 0, got, M);
+                CHECK_MSG(same_tokens(want, got, M), "call %d", i);
+            }
+            memset(&in, 0, sizeof in);
+            in.fail_at = i;
+            in.error = e ? EIO : 0;
+            u.rt->env.io = &io;
+            hllm_status rc = hllm_session_load(t, in_dir("a"));
+            u.rt->env.io = NULL;
+            hllm_session_last_error(t, why, sizeof why);
+            if (rc == HLLM_OK) { CHECK(in.calls <= i && n_tokens_of(t) == 488); break; }
+            CHECK_MSG(rc == (e ? HLLM_E_IO : HLLM_E_TRUNCATED) && strstr(why, "/"), "call %d: %s", i, why);
+            const int empty = in.starts == 2;
+            CHECK_MSG(n_tokens_of(t) == (empty ? 0 : N + M) && !strstr(why, "now empty") == !empty, "call %d: %u tokens: %s", i, n_tokens_of(t), why);
+            if (empty) CHECK(rewind_min_of(t) == 0);
+            kept += !empty;
+            emptied += empty;
+        }
+    CHECK_MSG(kept >= 6 && emptied >= 6, "%d, %d", kept, emptied);
+    hllm_session_free(s);
+    hllm_session_free(t);
+    unlink(in_dir("a"));
+}
+
+/* The file becomes another session's, right in itself, between the two times. */
+static void changed_meanwhile(void)
+{
+    hl_io io = hl_io_posix;
+    io.pread = g_pread;
+    size_t n, m = 0;
+    uint64_t bytes;
+    char why[512];
+    uint8_t *a, *b = NULL;
+    hllm_session *s = session_of(&u, 256, 0, 0);
+    OK_S(hllm_session_eval(s, text + 100, 4), s);
+    OK_S(hllm_session_save(s, in_dir("a")), s);
+    a = slurp(in_dir("a"), &n);
+    memcpy(&bytes, a + 48, 8);
+    uint8_t *payload = malloc(bytes);
+    REQUIRE(ZSTD_decompress(payload, bytes, a + HEADER, n - HEADER - 8) == bytes);
+    craft(a, payload, bytes);
+    free(a);
+    a = slurp(in_dir("bad"), &n);
+    for (int i = 1; i < 200 && m != n; i++) {          /* of the same length */
+        free(b);
+        payload[bytes - 7]++;
+        craft(a, payload, bytes);
+        b = slurp(in_dir("bad"), &m);
+    }
+    REQUIRE(m == n && memcmp(a, b, n) != 0);
+    OK_S(hllm_session_load(s, in_dir("bad")), s);
+    for (int at = 1; at <= 2; at++) {
+        spill(in_dir("a"), a, n);
+        OK_S(hllm_session_rewind(s, 0), s);
+        OK_S(hllm_session_eval(s, text, 7), s);
+        in.calls = in.starts = 0;
+        in.fail_at = -1;
+        in.swap_at = at;
+        in.other = b;
+        in.n_other = n;
+        u.rt->env.io = &io;
+        hllm_status rc = hllm_session_load(s, in_dir("a"));
+        u.rt->env.io = NULL;
+        hllm_session_last_error(s, why, sizeof why);
+        if (at == 1) CHECK_MSG(rc == HLLM_OK && n_tokens_of(s) == 4, "%s", why);               /* in time: what is loaded is what was checked */
+        else CHECK_MSG(rc == HLLM_E_CORRUPT && n_tokens_of(s) == 0 && strstr(why, "now empty") && strstr(why, "a moment ago"), "%d: %s", rc, why);
+    }
+    free(a);
+    free(b);
+    free(payload);
+    unlink(in_dir("a"));
+    unlink(in_dir("bad"));
+    hllm_session_free(s);
+}
+
+/* ---- memory ---- */
+
+static uint64_t number_behind(const char *why, const char *word)
+{
+    const char *at = strstr(why, word);
+    return at ? strtoull(at + strlen(word), NULL, 10) : 0;
+}
+
+/* What saving and loading take from the allocator is small, and known before: the number in the refusal under a limit is not below it. */
+static void memory(void)
+{
+    counting c = COUNTING_INIT;
+    hllm_allocator hook = counting_hook(&c);
+    setup v = setup_file(test_path("models/tiny-relu2-q8_0.gguf"), 1, &hook, NULL);
+    hllm_session *s = session_of(&v, 512, HLLM_KV_F32, 0);
+    hllm_session_info info = { .struct_size = sizeof info };
+    size_t took[2], n;
+    OK_S(hllm_session_eval(s, text, 500), s);
+    OK_S(hllm_session_get_info(s, &info), s);
+    for (int load = 0; load < 2; load++) {
+        const size_t live = c.peak = c.live;
+        OK_S(load ? hllm_session_load(s, in_dir("big")) : hllm_session_save(s, in_dir("big")), s);
+        took[load] = c.peak - live;
+        CHECK(c.live == live);
+    }
+    uint8_t *want = slurp(in_dir("big"), &n);
+    fprintf(stderr, "KV cache of %llu bytes, file of %zu: saving took %zu, loading %zu\n", (unsigned long long)info.kv_bytes, n, took[0], took[1]);
+    CHECK_MSG(took[0] < 1536 << 10 && took[1] < 1 << 20 && info.kv_bytes > 2 * took[0] && info.kv_bytes > 3 * took[1], "%zu, %zu", took[0], took[1]);
+    for (int load = 0; load < 2 && !SANITIZED; load++) {
+        pid_t child = fork();
+        if (child == 0) {
+            char why[512], buf[256] = "";
+            int fd = open("/proc/self/statm", O_RDONLY);
+            REQUIRE(fd >= 0 && read(fd, buf, sizeof buf - 1) > 0);
+            const rlim_t limit = strtoull(buf, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE) + took[load] - 1;
+            REQUIRE(setrlimit(RLIMIT_AS, &(struct rlimit){ limit, limit }) == 0);
+            hllm_status rc = load ? hllm_session_load(s, in_dir("big")) : hllm_session_save(s, in_dir("big"));
+            hllm_session_last_error(s, why, sizeof why);
+            const uint64_t need = number_behind(why, load ? "unpacking needs " : "saving needs "), has = number_behind(why, "ulimit) has ");
+            fprintf(stderr, "%s\n", why);
+            CHECK_MSG(rc == HLLM_E_NOMEM && need >= took[load] && need < took[load] + (256 << 10) && has > 0 && has < took[load] && strstr(why, "/big: "), "%d: %s", rc, why);
+            CHECK(n_tokens_of(s) == 500);
+            _exit(check_done());
+        }
+        int status = -1;
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+        CHECK(same_file(in_dir("big"), want, n) && n_files() == 1);
+    }
+    free(want);
+    unlink(in_dir("big"));
+    hllm_session_free(s);
+    setup_free(&v);
+    CHECK(c.live == 0 && c.blocks == 0);
 }
 
 /* The same architecture and size, other weights: another checkpoint's session. */
@@ -406,12 +672,17 @@ int main(void)
     const char *where = getenv("TMPDIR");
     snprintf(dir, sizeof dir, "%s/state-XXXXXX", where && where[0] ? where : P_tmpdir);
     if (!mkdtemp(dir)) return 1;
+    if (dir[0] != '/') { fprintf(stderr, "TMPDIR is no absolute path\n"); return 1; }
     u = setup_tiny(1);
     text_tokens(&u, text, 512);
     for (uint32_t kv = 0; kv < 3; kv++) round_trip(kv);
     damaged();
     other_checkpoint();
     save_faults();
+    special_targets();
+    load_faults();
+    changed_meanwhile();
+    memory();
     setup_free(&u);
     CHECK(rmdir(dir) == 0);
     return check_done();

@@ -173,7 +173,7 @@ class Session(Owner):
             self._check(lib.hllm_session_save(h, c_path(path)), h)
 
     def load(self, path: PathLike) -> None:
-        """Restores a saved file of the same model; on an error the session is as it was."""
+        """Restores a saved file of the same model; on an error the session is as it was, or empty if the file changed while it was read."""
         with self._alone() as h:
             self._check(lib.hllm_session_load(h, c_path(path)), h)
 

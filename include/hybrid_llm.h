@@ -121,7 +121,7 @@ typedef struct hllm_machine_info {
     uint32_t n_threads;               /* what this runtime computes with */
     uint32_t n_cores;                 /* physical cores that the process may use */
     uint32_t n_cpus;                  /* logical ones */
-    uint64_t memory_bytes;            /* of the machine or of the cgroup's limit, whichever is lower */
+    uint64_t memory_bytes;            /* of the machine, the cgroup's limit or the process's own (RLIMIT_AS), the lowest */
     uint64_t memory_available_bytes;  /* now, likewise */
     uint64_t l1d_bytes, l2_bytes, l3_bytes;
     const char *cpu;                  /* the maker's name for it */
@@ -322,17 +322,18 @@ typedef struct hllm_session_options {
 typedef struct hllm_memory_need {
     uint32_t struct_size;
     uint32_t reserved0;
-    uint64_t weights_bytes;           /* resident when loaded by reading; by mmap they may be paged out */
+    uint64_t weights_bytes;           /* and tables; resident when loaded by reading; by mmap they may be paged out */
     uint64_t kv_bytes;
     uint64_t scratch_bytes;
     uint64_t total_bytes;
-    uint64_t available_bytes;         /* machine, cgroup or ram_bytes, the lowest */
+    uint64_t available_bytes;         /* machine, cgroup, the process's limits or ram_bytes, the lowest */
 } hllm_memory_need;
 /* What an engine and one session would need, before anything is loaded.  Both options may be NULL. */
 HLLM_API hllm_status hllm_model_memory(const hllm_model *m, const hllm_engine_options *engine_opt,
                                        const hllm_session_options *session_opt, hllm_memory_need *out);
 
-/* Puts the weights in memory.  Refused with HLLM_E_NOMEM and both numbers, before anything is read, when they do not fit.
+/* Puts the weights in memory.  Refused with HLLM_E_NOMEM and both numbers, before anything is read, when they (with what loading itself
+ * needs, and the named session) do not fit.
  * Errors are on the model. */
 HLLM_API hllm_status hllm_engine_create(const hllm_model *m, const hllm_engine_options *opt, hllm_engine **out);
 HLLM_API void hllm_engine_free(hllm_engine *e);

@@ -165,7 +165,7 @@ hllm_status hllm_model_memory(const hllm_model *m, const hllm_engine_options *en
     HL_TRY(take_options(err, "session options", session_opt, &s, sizeof s));
     if (!m->model->family) { rc = hl_fail(err, HLLM_E_STATE, "the model was opened for its vocabulary only"); goto done; }
     HL_TRY(hl_session_sizes_for(m->model, &s, err, &sizes));
-    hllm_memory_need need = { .weights_bytes = hl_engine_weight_bytes(m->model), .kv_bytes = sizes.kv_bytes, .scratch_bytes = sizes.scratch_bytes };
+    hllm_memory_need need = { .weights_bytes = hl_engine_weight_bytes(m->model) + hl_engine_extra_bytes(m), .kv_bytes = sizes.kv_bytes, .scratch_bytes = sizes.scratch_bytes };
     need.total_bytes = need.weights_bytes + need.kv_bytes + need.scratch_bytes;
     hl_machine_memory(&total, &need.available_bytes);
     if (e.ram_bytes) need.available_bytes = HL_MIN(need.available_bytes, e.ram_bytes);

@@ -81,7 +81,7 @@ hl_status hl_thread_start(hl_error *err, pthread_t *out, void *(*fn)(void *), vo
     pthread_sigmask(SIG_BLOCK, &all, &old);            /* the new thread inherits it */
     int e = pthread_create(out, NULL, fn, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return e ? hl_fail(err, HLLM_E_LIMIT, "a thread cannot be started (errno %d): the limit on threads is reached", e) : HLLM_OK;
+    return e ? hl_fail(err, HLLM_E_LIMIT, "a thread cannot be started (errno %d): a limit on threads or on memory (its stack's) is reached", e) : HLLM_OK;
 }
 
 static void take_tasks(hl_pool *p, uint32_t thread)

@@ -11,6 +11,9 @@
 #include "run/session.h"
 
 enum { CHUNK = 4 << 20, ALIGN = 64 };
+/* Upper bounds of what an engine takes besides its weights: for each thread (the device's scratch), each layer (tables, padding), in all; and,
+ * of address space, what the allocator maps to align a large block. */
+enum { EXTRA_THREAD = 80 << 10, EXTRA_LAYER = 8 << 10, EXTRA = 128 << 10, EXTRA_ADDRESS = 2 << 20 };
 
 /* One matrix to be placed: rows [row0, row0 + n_rows) of a tensor. */
 typedef struct piece {
@@ -223,6 +226,11 @@ done:
 
 uint64_t hl_engine_weight_bytes(const hl_model *m) { return m->tensor_bytes; }
 
+uint64_t hl_engine_extra_bytes(const hllm_model *m)
+{
+    return (uint64_t)hl_pool_threads(m->rt->pool) * EXTRA_THREAD + (uint64_t)m->model->config.n_layers * EXTRA_LAYER + EXTRA;
+}
+
 hl_status hl_engine_reserve(hllm_engine *e, hl_error *err, uint64_t need, const char *what)
 {
     uint64_t total, available;
@@ -256,12 +264,55 @@ static hl_status choose_load(hllm_engine *e, const hllm_engine_options *opt, hl_
         if (rc != HLLM_OK) return rc;
         session = sizes.kv_bytes + sizes.scratch_bytes;
     }
-    const uint64_t weights = hl_engine_weight_bytes(e->model);
+    const uint64_t weights = hl_engine_weight_bytes(e->model) + hl_engine_extra_bytes(e->handle);
     e->load = opt->load;
     if (e->load == HLLM_LOAD_AUTO) e->load = weights + session < available - available / 8 ? HLLM_LOAD_READ : HLLM_LOAD_MMAP;
     const uint64_t stays = e->load == HLLM_LOAD_READ ? weights : 0;
     hl_status rc = hl_engine_reserve(e, err, stays + session, !session ? "the weights" : stays ? "weights, KV cache and scratch" : "KV cache and scratch");
     if (rc == HLLM_OK) hl_engine_release(e, session);  /* the session reserves for itself */
+    return rc;
+}
+
+/* What loading and then the named session really take, with what no budget counts: staging, the worker's stack, address space of a mapped file.
+ * After list_pieces and before anything is read: a session that is refused must not have waited for the weights. */
+static hl_status check_loading(const loader *l, const hllm_engine_options *opt)
+{
+    hl_status rc = HLLM_OK;
+    hllm_engine *e = l->e;
+    const hl_gguf *g = e->model->gguf;
+    const char *what = opt->session ? "loading, with the KV cache and scratch of its session," : "loading";
+    uint64_t session = 0, staging = 0, mapped = 0;
+    size_t stack = 0;
+    pthread_attr_t attr;
+    hl_session_sizes sizes;
+    if (opt->session) {
+        HL_TRY(hl_session_sizes_for(e->model, opt->session, l->err, &sizes));
+        session = sizes.kv_bytes + sizes.scratch_bytes;
+    }
+    if (e->load == HLLM_LOAD_READ) {
+        for (uint32_t i = 0; i < l->n_pieces; i++) {
+            const piece *p = &l->pieces[i];
+            if (p->dst->layout != HL_LAYOUT_FILE || !e->be->host_memory) staging = HL_MAX(staging, (uint64_t)chunk_rows(p) * p->dst->row_bytes);
+        }
+        staging *= hl_pool_threads(e->handle->rt->pool);
+    } else for (uint32_t i = 0; i < g->n_shards; i++) mapped += g->shards[i].bytes;
+    uint64_t need = (e->load == HLLM_LOAD_READ ? e->matrices_bytes : 0) + hl_engine_extra_bytes(e->handle) + HL_MAX(staging, session);
+    need += need / 256;                                /* page tables and other uses of the system's */
+    HL_TRY(hl_machine_check(l->err, hl_gguf_path(g), what, need));
+    if (pthread_attr_init(&attr) == 0) {
+        pthread_attr_getstacksize(&attr, &stack);
+        pthread_attr_destroy(&attr);
+    }
+    need += stack + EXTRA_ADDRESS;
+    for (int data = 1; data >= 0; data--) {
+        const uint64_t room = hl_machine_address_bytes(data);
+        if (!data) need += mapped;
+        if (need <= room) continue;
+        rc = hl_fail(l->err, HLLM_E_NOMEM, "%s: %s needs %llu bytes of address space, the limit (ulimit -%c) leaves %llu", hl_gguf_path(g), what,
+                     (unsigned long long)need, data ? 'd' : 'v', (unsigned long long)room);
+        goto done;
+    }
+done:
     return rc;
 }
 
@@ -356,6 +407,7 @@ hl_status hl_engine_new(hllm_model *m, const hllm_engine_options *opt, hllm_engi
     HL_NEED(e->layers = hl_alloc_array(env->mem, e->model->config.n_layers, sizeof *e->layers));
     HL_TRY(e->be->open(env, l.err, &(hl_device_options){ m->rt->pool, m->rt->isa, e->act_f32 }, &e->dev));
     HL_TRY(list_pieces(&l));
+    HL_TRY(check_loading(&l, opt));
     HL_TRY(e->be->stream_new(e->dev, l.err, &e->stream));
     if (l.progress) atomic_fetch_add(&l.progress->total, l.bytes);   /* the handle may have watched the opening before */
     HL_TRY(hl_progress_step(l.progress, 0));

@@ -56,8 +56,9 @@ void hl_engine_unref(hllm_engine *e);
 void hl_engine_queue(hllm_engine *e, struct hllm_session *s);
 /* Takes a session out of the queue.  false: it is not in it (the worker has it). */
 bool hl_engine_unqueue(hllm_engine *e, struct hllm_session *s);
-/* Weights' bytes, before anything is loaded. */
+/* Weights' bytes, before anything is loaded; and what an engine takes besides them, an upper bound. */
 uint64_t hl_engine_weight_bytes(const hl_model *m);
+uint64_t hl_engine_extra_bytes(const hllm_model *m);
 /* Refuses with both numbers when `need` more bytes cannot be had. */
 hl_status hl_engine_reserve(hllm_engine *e, hl_error *err, uint64_t need, const char *what);
 void hl_engine_release(hllm_engine *e, uint64_t bytes);

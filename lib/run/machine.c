@@ -152,10 +152,11 @@ static void apply_rlimit(int limit, int field, uint64_t *total, uint64_t *availa
     *available = HL_MIN(*available, r.rlim_cur > used ? r.rlim_cur - used : 0);
 }
 
-uint64_t hl_machine_address_bytes(void)
+uint64_t hl_machine_address_bytes(bool data)
 {
     uint64_t total = UINT64_MAX, available = UINT64_MAX;
-    apply_rlimit(RLIMIT_AS, 0, &total, &available);
+    if (data) apply_rlimit(RLIMIT_DATA, 5, &total, &available);
+    else apply_rlimit(RLIMIT_AS, 0, &total, &available);
     return available;
 }
 

@@ -6,7 +6,9 @@
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "base/base.h"
 
@@ -188,6 +190,28 @@ static _Atomic int handled, wrong_thread;
 static pid_t main_tid;
 static void on_signal(int sig) { (void)sig; handled++; if ((pid_t)syscall(SYS_gettid) != main_tid) wrong_thread++; }
 
+static void *nothing(void *v) { return v; }
+
+/* A thread that finds no room for its stack: the system says the same as at a limit on threads, and the text must not say more. */
+static void no_room(void)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        hl_error err;
+        pthread_t t;
+        char why[256];
+        hl_error_init(&err);
+        REQUIRE(setrlimit(RLIMIT_AS, &(struct rlimit){ 1 << 20, 1 << 20 }) == 0);
+        CHECK(hl_thread_start(&err, &t, nothing, NULL) == HLLM_E_LIMIT);
+        hl_error_copy(&err, why, sizeof why);
+        CHECK_MSG(strstr(why, "on threads or on memory") && strstr(why, "errno 11"), "%s", why);
+        _exit(check_done());
+    }
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+
 int main(void)
 {
     hl_mem *mem;
@@ -196,6 +220,7 @@ int main(void)
     hl_error_init(&err);
     REQUIRE(hl_mem_new(NULL, &mem) == HLLM_OK && hl_log_new(mem, &env.log) == HLLM_OK);
     env.mem = mem;
+    if (!SANITIZED) no_room();
     static const uint32_t sizes[] = { 0, 1, 2, 3, 7, 64, 1000, 5000 };
     for (uint32_t n = 1; n <= 16; n++) {
         REQUIRE(hl_pool_new(&env, &err, n, &p) == HLLM_OK && hl_pool_threads(p) == n);

@@ -1,9 +1,10 @@
-/* run_memory.c: what is needed is said before it is taken and refused with both numbers: by budget, by cgroup; peak resident size; loading with
+/* run_memory.c: what is needed is said before it is taken and refused with both numbers: by budget, by cgroup, by the process's own limits; peak resident size; loading with
  * progress and cancel; a model inside a bundle, at an odd offset, mapped and read: the same bits. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "../hostile/hostile.h"
@@ -186,9 +187,9 @@ static void over_commit(void)
         hllm_engine *e = (hllm_engine *)1;
         if (before) { CHECK(hllm_engine_create(u.m, &eo, &e) == HLLM_E_NOMEM && e == NULL); hllm_model_last_error(u.m, why, sizeof why); }
         else { CHECK(hllm_session_create(u.e, &so, &s) == HLLM_E_NOMEM && s == NULL); hllm_engine_last_error(u.e, why, sizeof why); }
-        const char *has = strstr(why, "the machine (or its cgroup) has ");
+        const char *has = strstr(why, "the machine (or its cgroup or ulimit) has ");
         CHECK_MSG(strstr(why, path) && strstr(why, "KV cache and scratch need") && (before || has_number(why, session_bytes)), "%s", why);
-        CHECK_MSG(has && strtoull(has + 32, NULL, 10) > 0 && strtoull(has + 32, NULL, 10) < session_bytes, "%s", why);
+        CHECK_MSG(has && strtoull(has + 42, NULL, 10) > 0 && strtoull(has + 42, NULL, 10) < session_bytes, "%s", why);
     }
     setup_free(&u);
     unlink(path);
@@ -220,6 +221,67 @@ static void peak(const char *path, uint32_t load, uint32_t n_ctx)
     }
     int status;
     CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* ---- limits of the process ---- */
+
+static uint64_t behind(const char *s, const char *word)
+{
+    const char *at = strstr(s, word);
+    return at ? strtoull(at + strlen(word), NULL, 10) : 0;
+}
+
+/* In a child that may map `more` bytes: an engine whose session is named is refused with both numbers, or the session comes about, too.
+ * Returns 0: refused, 2: both were made, 1: a check failed. */
+static int under_limit(int which, uint64_t more, uint32_t load, int quiet)
+{
+    hllm_runtime *rt = NULL;
+    hllm_model *m = NULL;
+    hllm_engine *e = NULL;
+    hllm_session *s = NULL;
+    char why[512];
+    REQUIRE(hllm_runtime_create(&(hllm_runtime_options){ .struct_size = sizeof(hllm_runtime_options), .n_threads = 3 }, &rt) == HLLM_OK);
+    OK_RT(hllm_model_open(rt, TINY, NULL, &m), rt);
+    const rlim_t limit = (status_kb(which == RLIMIT_AS ? "VmSize" : "VmData") << 10) + more;
+    REQUIRE(setrlimit(which, &(struct rlimit){ limit, limit }) == 0);
+    hllm_machine_info mi = { .struct_size = sizeof mi };
+    OK_RT(hllm_runtime_machine(rt, &mi), rt);
+    CHECK_MSG(mi.memory_bytes <= limit && mi.memory_available_bytes <= more, "%" PRIu64 " of %" PRIu64 ", limit %" PRIu64, mi.memory_available_bytes, mi.memory_bytes, (uint64_t)limit);
+    hllm_session_options so = { sizeof so, 512, HLLM_KV_F32, 0 };
+    hllm_engine_options eo = { .struct_size = sizeof eo, .load = load, .session = &so };
+    hllm_status rc = hllm_engine_create(m, &eo, &e);
+    if (rc == HLLM_OK) {
+        rc = hllm_session_create(e, &so, &s);
+        hllm_engine_last_error(e, why, sizeof why);
+        CHECK_MSG(rc == HLLM_OK, "load mode %u, %" PRIu64 " more: the engine was made, its session not: %s", load, more, why);
+        if (rc == HLLM_OK) OK_S(hllm_session_eval(s, text, 20), s);
+        return check_failed ? 1 : 2;
+    }
+    hllm_model_last_error(m, why, sizeof why);
+    const uint64_t need = HL_MAX(behind(why, "needs "), behind(why, "need ")), has = HL_MAX(behind(why, "has "), behind(why, "leaves "));
+    CHECK_MSG(rc == HLLM_E_NOMEM && e == NULL && need > has && has <= more && strstr(why, "tiny-relu2"), "load mode %u, %" PRIu64 " more: %d: %s", load, more, rc, why);
+    if (!quiet) fprintf(stderr, "load mode %u, %" PRIu64 " KiB more: %s\n", load, more >> 10, why);
+    return check_failed != 0;
+}
+
+static void process_limits(void)
+{
+    static const struct { int which; uint32_t load; } rows[] = { { RLIMIT_AS, HLLM_LOAD_READ }, { RLIMIT_AS, HLLM_LOAD_MMAP }, { RLIMIT_AS, HLLM_LOAD_AUTO }, { RLIMIT_DATA, HLLM_LOAD_READ } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int refused = 0, made = 0, status;
+        for (uint64_t more = 1 << 20; more < 48 << 20; more += 2300 << 10) {
+            fflush(NULL);
+            pid_t child = fork();
+            if (child == 0) _exit(under_limit(rows[i].which, more, rows[i].load, refused % 12 != 0));
+            REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
+            CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) != 1, "limit %d, load mode %u, %" PRIu64 " more: status %x", rows[i].which, rows[i].load, more, status);
+            if (!WIFEXITED(status)) continue;
+            if (WEXITSTATUS(status) == 2) made++;
+            else { refused++; CHECK_MSG(made == 0, "%" PRIu64 " more", more); }
+        }
+        fprintf(stderr, "limit %d, load mode %u: %d refused, %d made\n", rows[i].which, rows[i].load, refused, made);
+        CHECK(refused > 5 && made > 5);
+    }
 }
 
 /* ---- cgroup ---- */
@@ -410,6 +472,7 @@ int main(void)
     }
     setup u = setup_tiny(2);
     text_tokens(&u, text, 64);
+    if (!SANITIZED) process_limits();
     budgets(&u);
     as_said();
     touched(&u);

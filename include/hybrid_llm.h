@@ -289,8 +289,8 @@ HLLM_API hllm_status hllm_chat_template(const hllm_model *m, const char **name);
  * what needs it (HLLM_E_ARG). */
 HLLM_API hllm_status hllm_chat_render(const hllm_model *m, const hllm_chat_message *messages, size_t n,
                                       const hllm_chat_options *opt, char *buf, size_t cap, size_t *bytes_out);
-/* The same as tokens, to be generated from.  Only the template's own parts become control tokens: message texts cannot forge
- * one. */
+/* The same as tokens, to be generated from.  Only the template's own parts become control tokens, or any other of the tokens that the
+ * template may write (but for white space), whatever type the file gives them: message texts cannot forge one. */
 HLLM_API hllm_status hllm_chat_tokenize(const hllm_model *m, const hllm_chat_message *messages, size_t n,
                                         const hllm_chat_options *opt, int32_t *out, size_t cap, size_t *n_out);
 

@@ -325,7 +325,7 @@ hllm_status hllm_chat_tokenize(const hllm_model *m, const hllm_chat_message *mes
     *n_out = 0;
     HL_TRY(check_text(err, "out", out, cap, SIZE_MAX));
     HL_TRY(render(m, messages, n, opt, &p));
-    rc = hl_vocab_tokenize(&m->rt->env, err, m->model->vocab, p.parts, p.n, 0, out, cap, n_out);
+    rc = hl_vocab_tokenize_chat(&m->rt->env, err, m->model->vocab, p.parts, p.n, p.words, p.n_words, 0, out, cap, n_out);
 done:
     hl_chat_parts_free(&m->rt->env, &p);
     return settle_buffer(err, rc, *n_out, cap);

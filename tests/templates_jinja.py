@@ -99,7 +99,8 @@ class Message(C.Structure):
 
 
 class Parts(C.Structure):
-    _fields_ = [("parts", C.c_void_p), ("n", C.c_size_t), ("text", C.c_void_p), ("bytes", C.c_size_t)]
+    _fields_ = [("parts", C.c_void_p), ("n", C.c_size_t), ("text", C.c_void_p), ("bytes", C.c_size_t),
+                ("words", C.c_void_p), ("n_words", C.c_size_t)]
 
 
 class Env(C.Structure):

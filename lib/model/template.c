@@ -373,6 +373,37 @@ static bool opens_turn(const writer *w)
     }
 }
 
+/* The trusted words in a pattern, into words (NULL: only counted). */
+static size_t words_of(const char *pattern, hl_text_part *words)
+{
+    size_t n = 0;
+    for (const char *p = pattern; p && *p;) {
+        if (*p == '%') { p += p[1] == '(' || p[1] == '[' ? 3 : 2; continue; }
+        const size_t bytes = strcspn(p, "%");
+        if (words) words[n] = (hl_text_part){ p, bytes, true };
+        n++;
+        p += bytes;
+    }
+    return n;
+}
+
+static hl_status list_words(writer *w)
+{
+    hl_status rc = HLLM_OK;
+    const hl_chat_template *t = w->t;
+    const char *const patterns[] = { t->head, t->nosys, t->sys, t->sys_later, t->user, t->user_sys, t->asst, t->asst2, t->gen, t->gen_quiet, t->no_gen };
+    size_t n = 2;
+    for (size_t i = 0; i < HL_COUNT(patterns); i++) n += words_of(patterns[i], NULL);
+    HL_NEED(w->out.words = hl_alloc_array(w->env->mem, n, sizeof *w->out.words));
+    w->out.words[0] = (hl_text_part){ w->bos.s, w->bos.n, true };
+    w->out.words[1] = (hl_text_part){ w->eos.s, w->eos.n, true };
+    n = 2;
+    for (size_t i = 0; i < HL_COUNT(patterns); i++) n += words_of(patterns[i], w->out.words + n);
+    w->out.n_words = n;
+done:
+    return rc;
+}
+
 hl_status hl_chat_template_render(const hl_env *env, hl_error *err, const hl_chat_template *t, const hllm_chat_message *messages,
                                   size_t n, uint32_t flags, const char *bos, const char *eos, hl_chat_parts *out)
 {
@@ -388,6 +419,7 @@ hl_status hl_chat_template_render(const hl_env *env, hl_error *err, const hl_cha
     HL_TRY(write_messages(err, &w));
     if (!w.wants_gen) HL_TRY(expand(&w, t->no_gen));
     else if (opens_turn(&w)) HL_TRY(expand(&w, w.quiet && t->gen_quiet ? t->gen_quiet : t->gen));
+    HL_TRY(list_words(&w));
     for (size_t i = 0; i < w.out.n; i++) {
         w.out.parts[i].text = w.out.text + at;
         at += w.out.parts[i].bytes;
@@ -405,6 +437,7 @@ done:
 void hl_chat_parts_free(const hl_env *env, hl_chat_parts *p)
 {
     hl_free(env->mem, p->parts);
+    hl_free(env->mem, p->words);
     hl_free(env->mem, p->text);
     memset(p, 0, sizeof *p);
 }

@@ -27,6 +27,7 @@ typedef struct hl_chat_parts {
     hl_text_part *parts; size_t n;
     char *text;                                        /* what the parts point into */
     size_t bytes;
+    hl_text_part *words; size_t n_words;               /* all that the template may write, BOS and EOS among it (borrowed texts) */
 } hl_chat_parts;
 hl_status hl_chat_template_render(const hl_env *env, hl_error *err, const hl_chat_template *t, const hllm_chat_message *messages,
                                   size_t n, uint32_t flags, const char *bos, const char *eos, hl_chat_parts *out);

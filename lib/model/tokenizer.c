@@ -34,10 +34,17 @@ typedef struct marks {
     const char *text; size_t n;
     const span *trusted; size_t n_trusted;       /* in order, apart from each other */
     bool mixed;                                  /* some of the text is trusted, some not */
+    const uint8_t *own;                          /* one bit per token: user-defined ones that match in trusted parts only; NULL: none */
     hl_heap heap;                                /* order: rank << 32 | place; then what was taken, by place */
     uint8_t *taken;                              /* [n] TAKEN, GUARDED; NULL while nothing was found */
 } marks;
 enum { TAKEN = 1, GUARDED = 2 };
+
+/* May it match in texts of anybody? */
+static bool is_free_for_all(const marks *m, int32_t id)
+{
+    return m->v->row[id].type == HLLM_TOKEN_USER_DEFINED && !(m->own && m->own[id / 8] >> id % 8 & 1);
+}
 
 /* Where the trusted part around byte `at` ends; `at` itself when it is in none. */
 static size_t trusted_end(const marks *m, size_t at)
@@ -74,7 +81,7 @@ static int64_t longest(const marks *m, size_t at, size_t limit, bool user_define
         if (lo == hi) break;
         const hl_vocab_token_row *t = &v->row[v->marked[lo]];
         if (t->text_bytes > k + 1) continue;
-        if (t->type == HLLM_TOKEN_USER_DEFINED ? user_defined : at + k + 1 <= control_end) best = lo;
+        if (is_free_for_all(m, v->marked[lo]) ? user_defined : at + k + 1 <= control_end) best = lo;
         lo++;                                    /* it ends here: only longer ones go on */
     }
     return best;
@@ -87,10 +94,11 @@ static hl_status push(hl_mem *mem, marks *m, size_t at, size_t limit, size_t con
     return hl_heap_push(mem, &m->heap, (hl_heap_item){ (uint64_t)m->v->marked_rank[i] << 32 | at, 0, m->v->marked[i] });
 }
 
-/* May bytes [at, at + n) become token t?  Else *limit says how long a shorter one may be. */
-static bool is_free(const marks *m, const hl_vocab_token_row *t, size_t at, size_t *limit)
+/* May the bytes at `at` become this token?  Else *limit says how long a shorter one may be. */
+static bool is_free(const marks *m, int32_t id, size_t at, size_t *limit)
 {
-    bool crosses = m->mixed && t->type == HLLM_TOKEN_USER_DEFINED && trusted_end(m, at) < at + t->text_bytes;
+    const hl_vocab_token_row *t = &m->v->row[id];
+    bool crosses = m->mixed && is_free_for_all(m, id) && trusted_end(m, at) < at + t->text_bytes;
     for (size_t k = 0; k < t->text_bytes; k++) {
         if (m->taken[at + k] & TAKEN) { *limit = k; return false; }
         /* A user's text must not destroy a control token of the template by making a longer one with its first letters. */
@@ -127,7 +135,7 @@ static hl_status find_marks(hl_mem *mem, marks *m)
         size_t at = (uint32_t)top.order, limit;
         const hl_vocab_token_row *t = &v->row[top.id];
         if (m->taken[at] & TAKEN) continue;
-        if (!is_free(m, t, at, &limit)) { HL_TRY(push(mem, m, at, limit, trusted_end(m, at))); continue; }
+        if (!is_free(m, top.id, at, &limit)) { HL_TRY(push(mem, m, at, limit, trusted_end(m, at))); continue; }
         for (size_t k = 0; k < t->text_bytes; k++) m->taken[at + k] |= TAKEN;
         if (t->flags & HL_TOKEN_RSTRIP)
             for (size_t k = at + t->text_bytes; k < m->n && !(m->taken[k] & TAKEN) && ascii_space(m->text[k]); k++) m->taken[k] |= TAKEN;
@@ -136,6 +144,36 @@ static hl_status find_marks(hl_mem *mem, marks *m)
 done:
     hl_heap_free(mem, &m->heap);
     m->heap = found;
+    return rc;
+}
+
+static bool is_blank(const char *s, size_t n)
+{
+    for (size_t at = 0, k; at < n; at += k) {
+        uint32_t cp;
+        k = hl_utf8_decode(s + at, n - at, &cp);
+        if (!(cp == 0x2581 || cp == ' ' || (cp >= 9 && cp <= 13))) return false;       /* 0x2581: a space in SPM */
+    }
+    return true;
+}
+
+/* The user-defined tokens anywhere in a template's words.  White space is no delimiter: it goes on matching everywhere. */
+static hl_status find_own(hl_mem *mem, const hl_vocab *v, const hl_text_part *words, size_t n_words, uint8_t **own)
+{
+    hl_status rc = HLLM_OK;
+    if (n_words == 0) return HLLM_OK;
+    HL_NEED(*own = hl_alloc_zero(mem, v->n / 8 + 1));
+    for (size_t i = 0; i < n_words; i++) {
+        const marks m = { .v = v, .text = words[i].text, .n = words[i].bytes };
+        for (size_t at = 0; at < m.n; at++) {
+            size_t limit = SIZE_MAX;
+            for (int64_t k; (k = longest(&m, at, limit, true, 0)) >= 0; limit = v->row[v->marked[k]].text_bytes - 1) {
+                const int32_t id = v->marked[k];
+                if (!is_blank(m.text + at, v->row[id].text_bytes)) (*own)[id / 8] |= (uint8_t)(1u << id % 8);
+            }
+        }
+    }
+done:
     return rc;
 }
 
@@ -211,13 +249,22 @@ done:
 hl_status hl_vocab_tokenize(const hl_env *env, hl_error *err, const hl_vocab *v, const hl_text_part *parts, size_t n_parts,
                             uint32_t flags, int32_t *out, size_t cap, size_t *n_out)
 {
+    return hl_vocab_tokenize_chat(env, err, v, parts, n_parts, NULL, 0, flags, out, cap, n_out);
+}
+
+hl_status hl_vocab_tokenize_chat(const hl_env *env, hl_error *err, const hl_vocab *v, const hl_text_part *parts, size_t n_parts,
+                                 const hl_text_part *words, size_t n_words, uint32_t flags, int32_t *out, size_t cap, size_t *n_out)
+{
     hl_status rc = HLLM_OK;
     hl_tokenize_work w = { .mem = env->mem, .v = v };
     marks m = { .v = v };
     char *owned = NULL;
     span *trusted = NULL;
+    uint8_t *own = NULL;
     *n_out = 0;
     HL_TRY(join_parts(env->mem, err, parts, n_parts, flags, &m, &owned, &trusted));
+    HL_TRY(find_own(env->mem, v, words, n_words, &own));
+    m.own = own;
     HL_TRY(find_marks(env->mem, &m));
     HL_TRY(tokenize_all(&w, &m, !(flags & HLLM_TOKENIZE_NO_SPECIAL)));
     *n_out = w.n_out;
@@ -231,6 +278,7 @@ done:
     hl_free(env->mem, w.cells);
     hl_heap_free(env->mem, &m.heap);
     hl_free(env->mem, m.taken);
+    hl_free(env->mem, own);
     hl_free(env->mem, owned);
     hl_free(env->mem, trusted);
     return rc == HLLM_E_NOMEM ? hl_fail(err, rc, "out of memory while tokenizing %zu bytes", m.n) : rc;

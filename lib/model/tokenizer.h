@@ -33,6 +33,10 @@ typedef struct hl_text_part { const char *text; size_t bytes; bool trusted; } hl
  * written.  Time linear in the text (n log n at most).  Working memory comes from env. */
 hl_status hl_vocab_tokenize(const hl_env *env, hl_error *err, const hl_vocab *v, const hl_text_part *parts, size_t n_parts,
                             uint32_t flags, int32_t *out, size_t cap, size_t *n_out);
+/* The same for a conversation.  words: all that its template may write, in this conversation or another: user-defined tokens in them (but
+ * for white space) match in trusted parts only, as control tokens do, so that no message can open a turn. */
+hl_status hl_vocab_tokenize_chat(const hl_env *env, hl_error *err, const hl_vocab *v, const hl_text_part *parts, size_t n_parts,
+                                 const hl_text_part *words, size_t n_words, uint32_t flags, int32_t *out, size_t cap, size_t *n_out);
 /* As hllm_detokenize: ids checked (HLLM_E_ARG names the first bad one). */
 hl_status hl_vocab_detokenize(hl_error *err, const hl_vocab *v, const int32_t *ids, size_t n, uint32_t flags,
                               char *buf, size_t cap, size_t *bytes_out);

@@ -473,7 +473,7 @@ static void check_delimiters(void)
     add_merge("h", "i");
     const int32_t open = add("<|im_start|>", 0, 4), end = add("<|im_end|>", 0, 4), table = add("<table>", 0, 4), blank = add("\n", 0, 4), blanks = add("\n\n", 0, 4),
                   wide = add("!<|im_end|>", 0, 4), bos = add("<s>", 0, 4), sys = add("<|system|>", 0, 4), eos = add("</s>", 0, 4),
-                  part = add("<|im", 0, 4);
+                  part = add("<|im_s", 0, 4);
     bpe_file("gpt-2");
     REQUIRE(load(&v) == HLLM_OK);
     const hl_chat_template *chatml = hl_chat_template_find("chatml"), *zephyr = hl_chat_template_find("zephyr");
@@ -489,7 +489,7 @@ static void check_delimiters(void)
     m[0] = says("user", "a!");
     tok_chat(v, chatml, m, 1);
     CHECK(count_of(end) == 1 && count_of(wide) == 0);
-    m[0] = says("user", "<|im ");                       /* nor is a part of one */
+    m[0] = says("user", "<|im_s ");                     /* nor is a part of one */
     tok_chat(v, chatml, m, 1);
     CHECK(count_of(part) == 0);
     /* Also what this conversation does not need: there is no system message here. */

@@ -371,29 +371,28 @@ static hl_status copy_string(ctx *c, const char *key, size_t limit, bool require
 static void read_sampling(hl_model *m)
 {
     hl_sampling_defaults *s = &m->sampling;
+    /* The lower ends are values that mean "off" in files; below them nothing has a meaning. */
     const struct { const char *key; float *f; int32_t *i; double lo, hi; } rows[] = {
-        { "general.sampling.temp", &s->temperature, NULL, 0, 100 },            { "general.sampling.top_k", NULL, &s->top_k, 1, 1 << 30 },
-        { "general.sampling.top_p", &s->top_p, NULL, 1e-6, 1 },                { "general.sampling.min_p", &s->min_p, NULL, 1e-6, 1 },
+        { "general.sampling.temp", &s->temperature, NULL, 0, 100 },            { "general.sampling.top_k", NULL, &s->top_k, INT32_MIN, 1 << 30 },
+        { "general.sampling.top_p", &s->top_p, NULL, 1e-6, 1 },                { "general.sampling.min_p", &s->min_p, NULL, 0, 1 },
         { "general.sampling.penalty_repeat", &s->repeat_penalty, NULL, 1e-3, 1e3 },
-        { "general.sampling.penalty_last_n", NULL, &s->penalty_last_n, 1, 1 << 20 },
+        { "general.sampling.penalty_last_n", NULL, &s->penalty_last_n, -1, 1 << 20 },
         { "general.sampling.penalty_freq", &s->frequency_penalty, NULL, -100, 100 },
         { "general.sampling.penalty_present", &s->presence_penalty, NULL, -100, 100 },
     };
     for (size_t i = 0; i < HL_COUNT(rows); i++) {
         const hl_gguf_key *k = hl_gguf_find_key(m->gguf, rows[i].key);
-        double v;
-        int64_t n;
-        if (!k || k->type == HLLM_VALUE_ARRAY) continue;
-        if (hl_gguf_float(k, 0, &v) != HLLM_OK) {
-            if (hl_gguf_int(k, 0, &n) != HLLM_OK) continue;
-            v = (double)n;
-        }
-        if (!(v >= rows[i].lo && v <= rows[i].hi)) {
-            hl_log_write(m->env->log, HLLM_LOG_WARNING, "%s: %s is out of range and ignored", hl_gguf_path(m->gguf), rows[i].key);
-            continue;
-        }
-        if (rows[i].f) *rows[i].f = (float)v;
-        else *rows[i].i = (int32_t)v;
+        double v = 0;
+        int64_t n = 0;
+        const char *why = NULL;
+        if (!k) continue;
+        if (k->type == HLLM_VALUE_ARRAY || (hl_gguf_float(k, 0, &v) != HLLM_OK && hl_gguf_int(k, 0, &n) != HLLM_OK)) why = "is no number";
+        else if (k->type != HLLM_VALUE_F32 && k->type != HLLM_VALUE_F64) v = (double)n;
+        if (!why && !(v >= rows[i].lo && v <= rows[i].hi)) why = "is out of range";
+        if (why) hl_log_write(m->env->log, HLLM_LOG_WARNING, "%s: %s %s and ignored", hl_gguf_path(m->gguf), rows[i].key, why);
+        else if (rows[i].f) *rows[i].f = (float)v;
+        else if (rows[i].i == &s->top_k) s->top_k = v >= 1 ? (int32_t)v : -1;
+        else s->penalty_last_n = v >= 1 ? (int32_t)v : v < 0 ? INT32_MAX : HL_LAST_N_OFF;
     }
 }
 

@@ -39,11 +39,13 @@ typedef struct hl_config {
     bool windowed;                                     /* some layer has a window */
 } hl_config;
 
-/* general.sampling.*: the file's own wishes; has[] says which are there. */
+/* general.sampling.*: the file's own wishes; 0: it does not say, or says what "off" is anyway. */
 typedef struct hl_sampling_defaults {
     float temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty;
-    int32_t top_k, penalty_last_n;
-} hl_sampling_defaults;                                /* 0: the file does not say */
+    int32_t top_k;                                     /* -1: off */
+    int32_t penalty_last_n;                            /* HL_LAST_N_OFF, INT32_MAX: the whole context */
+} hl_sampling_defaults;
+enum { HL_LAST_N_OFF = -1 };
 
 typedef struct hl_model {
     const hl_env *env;                                 /* borrowed; outlives the model */

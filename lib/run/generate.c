@@ -188,7 +188,7 @@ static hl_sampling resolve_sampling(const hl_model *m, const hllm_generate_optio
         .frequency_penalty = PICK(o->frequency_penalty, d->frequency_penalty, 0.0f), .presence_penalty = PICK(o->presence_penalty, d->presence_penalty, 0.0f),
         .n_logprobs = o->n_logprobs, .want_logprob = o->flags & HLLM_GENERATE_TOKENS,
     };
-    *last_n = PICK(o->penalty_last_n, (uint32_t)d->penalty_last_n, 64u);
+    *last_n = d->penalty_last_n == HL_LAST_N_OFF ? o->penalty_last_n : PICK(o->penalty_last_n, (uint32_t)d->penalty_last_n, 64u);
 #undef PICK
     r.penalty_last_n = *last_n;
     return r;
@@ -211,11 +211,11 @@ hl_status hl_generate_start(hllm_session *s, const int32_t *tokens, size_t n, co
     const uint32_t held = append ? s->n_tokens : 0, room = s->sizes.n_ctx - held;
     uint32_t again = 0;                                /* tokens in the cache whose logits are needed once more */
     HL_TRY(check_options(s, o));
+    if (n > room) return hl_fail(&s->err, HLLM_E_CONTEXT_FULL, "the prompt's %zu tokens do not fit: the context is %u and holds %u", n, s->sizes.n_ctx, held);
     for (size_t i = 0; i < n; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= m->config.n_vocab)
             return hl_fail(&s->err, HLLM_E_ARG, "token %zu is %d, the vocabulary has %u", i, tokens[i], m->config.n_vocab);
     if (n == 0 && held == 0) return hl_fail(&s->err, HLLM_E_ARG, "the prompt has no tokens");
-    if (n > room) return hl_fail(&s->err, HLLM_E_CONTEXT_FULL, "the prompt's %zu tokens do not fit: the context is %u and holds %u", n, s->sizes.n_ctx, held);
     if (o->n_bias > s->bias_cap) {
         hllm_logit_bias *b = hl_alloc_array(s->engine->env->mem, o->n_bias, sizeof *b);
         HL_NEED(b);

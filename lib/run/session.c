@@ -316,11 +316,11 @@ static hl_status run_job(hllm_session *s, uint32_t job)
 hl_status hl_session_eval(hllm_session *s, const int32_t *tokens, size_t n)
 {
     const uint32_t n_vocab = s->engine->model->config.n_vocab;
+    if (n > s->sizes.n_ctx - s->n_tokens)
+        return hl_fail(&s->err, HLLM_E_CONTEXT_FULL, "%zu tokens do not fit: the context is %u and holds %u", n, s->sizes.n_ctx, s->n_tokens);
     for (size_t i = 0; i < n; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= n_vocab)
             return hl_fail(&s->err, HLLM_E_ARG, "token %zu is %d, the vocabulary has %u", i, tokens[i], n_vocab);
-    if (n > s->sizes.n_ctx - s->n_tokens)
-        return hl_fail(&s->err, HLLM_E_CONTEXT_FULL, "%zu tokens do not fit: the context is %u and holds %u", n, s->sizes.n_ctx, s->n_tokens);
     const uint32_t before = s->n_tokens;
     pthread_mutex_lock(&s->lock);
     if (n) memcpy(s->tokens + before, tokens, n * sizeof *tokens);

@@ -360,6 +360,74 @@ static void file_defaults(void)
     setup_free(&u);
 }
 
+/* Values that turn an option off in the file, and values that are no numbers: nothing wrong is said of the former, and the latter are said. */
+static void file_off(void)
+{
+    char line[512];
+    uint32_t level;
+    size_t needed;
+    const hllm_generate_options by_file = { .struct_size = sizeof by_file, .max_tokens = M, .seed = 7, .flags = HLLM_GENERATE_IGNORE_EOS };
+    for (int whole = 0; whole < 2; whole++) {
+        hllm_generate_options by_hand = by_file;
+        by_hand.temperature = 2;
+        by_hand.top_k = -1;
+        by_hand.repeat_penalty = whole ? 1.3f : 1;
+        by_hand.penalty_last_n = 1 << 20;
+        gguf_file *f = gf_llama();
+        gf_u32(f, "general.sampling.temp", 2);         /* integers are numbers */
+        gf_i32(f, "general.sampling.top_k", whole ? -3 : 0);
+        gf_f32(f, "general.sampling.min_p", 0);
+        gf_f32(f, "general.sampling.penalty_repeat", 1.3f);
+        gf_i32(f, "general.sampling.penalty_last_n", whole ? -1 : 0);
+        write_model(f);
+        setup u = setup_file(path, 1, NULL, NULL);
+        int32_t a[M], b[M], c[M];
+        CHECK_MSG(hllm_log_poll(u.rt, &level, line, sizeof line, &needed) == HLLM_OK && needed == 0, "%s", line);
+        sample(&u, &by_file, a);
+        sample(&u, &by_hand, b);
+        by_hand.repeat_penalty = whole ? 1 : 1.3f;     /* and the penalty would show */
+        sample(&u, &by_hand, c);
+        CHECK_MSG(same_tokens(a, b, M) && !same_tokens(a, c, M), "whole %d", whole);
+        hllm_generate_options last = by_file;          /* the host's own number beats the file's "off" */
+        last.penalty_last_n = 1 << 20;
+        sample(&u, &last, b);
+        if (!whole) CHECK(same_tokens(b, c, M));
+        setup_free(&u);
+    }
+    static const char *const keys[] = { "temp", "top_k", "top_p", "min_p", "penalty_last_n" };
+    for (size_t i = 0; i < 2 * sizeof keys / sizeof *keys; i++) {
+        char name[64];
+        gguf_file *f = gf_llama();
+        snprintf(name, sizeof name, "general.sampling.%s", keys[i / 2]);
+        if (i % 2) gb_f32(gf_array(f, name, GT_F32, 1), 0.5f);
+        else gf_str(f, name, "0.5");
+        write_model(f);
+        setup u = setup_file(path, 1, NULL, NULL);
+        CHECK(hllm_log_poll(u.rt, &level, line, sizeof line, &needed) == HLLM_OK && needed && level == HLLM_LOG_WARNING);
+        CHECK_MSG(strstr(line, name) && strstr(line, "is no number and ignored") && strstr(line, path), "%s", line);
+        setup_free(&u);
+    }
+}
+
+/* What does not fit is not read. */
+static void too_many(const setup *u)
+{
+    hllm_session *s = session_of(u, 64, 0, 0);
+    char why[256];
+    OK_S(hllm_session_eval(s, text, 4), s);
+    const int32_t *none = text;                        /* so many tokens are nowhere */
+    CHECK(hllm_session_eval(s, none, (size_t)1 << 60) == HLLM_E_CONTEXT_FULL);
+    hllm_session_last_error(s, why, sizeof why);
+    CHECK_MSG(strstr(why, "1152921504606846976") && strstr(why, "64") && strstr(why, "4"), "%s", why);
+    const hllm_generate_options o = { .struct_size = sizeof o, .flags = HLLM_GENERATE_APPEND };
+    CHECK(hllm_generate_start_tokens(s, none, (size_t)1 << 60, &o) == HLLM_E_CONTEXT_FULL);
+    CHECK(hllm_generate_start_tokens(s, none, (size_t)1 << 60, NULL) == HLLM_E_CONTEXT_FULL);
+    hllm_session_last_error(s, why, sizeof why);
+    CHECK_MSG(strstr(why, "1152921504606846976"), "%s", why);
+    CHECK(n_tokens_of(s) == 4);
+    hllm_session_free(s);
+}
+
 static void bad_options(const setup *u)
 {
     hllm_session *s = session_of(u, 64, 0, 0);
@@ -394,10 +462,12 @@ int main(void)
     slow_records(&u);
     waits_and_refuses(&u);
     bad_options(&u);
+    too_many(&u);
     setup_free(&u);
     slow_text();
     end_tokens();
     file_defaults();
+    file_off();
     unlink(path);
     CHECK(rmdir(dir) == 0);
     return check_done();

@@ -28,7 +28,7 @@ from typing import Dict, List, Optional, Tuple
 
 HERE = Path(__file__).resolve().parent
 NAME = "hybridllm"
-NATIVE = ("CMakeLists.txt", "LICENSE", "THIRD-PARTY", "THIRD-PARTY.md", "include", "lib", "backends")          # what the library is made from
+NATIVE = ("CMakeLists.txt", "LICENSE", "THIRD-PARTY", "licences", "include", "lib", "backends")          # what the library is made from
 LIBRARY = "libhybridllm.so"
 PLATFORM_LIBRARIES = re.compile(r"(libc|libm|libpthread|libdl|librt|libgcc_s|ld-linux[-\w]*)\.so\.\d+$")
 
@@ -166,6 +166,15 @@ def package_files() -> List[Path]:
     return sorted(p for p in (HERE / NAME).iterdir() if p.suffix == ".py" or p.name == "py.typed")
 
 
+def licence_files() -> List[Path]:
+    """Ours, and those of what the library holds: a wheel without them would break the latter."""
+    files = [source() / "LICENSE", source() / "THIRD-PARTY", *(source() / "licences" / f"{name}.txt" for name in ("utf8proc", "zstd"))]
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing:
+        raise SystemExit(f"licence texts are missing: {' '.join(missing)}")
+    return files
+
+
 def build_wheel(wheel_directory: str, config_settings: Config = None, metadata_directory: Optional[str] = None) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         native, tag = build_library(config_settings, Path(temporary))
@@ -174,9 +183,8 @@ def build_wheel(wheel_directory: str, config_settings: Config = None, metadata_d
     info = f"{NAME}-{version()}.dist-info"
     entries[f"{info}/METADATA"] = metadata().encode()
     entries[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: {NAME} build_backend\nRoot-Is-Purelib: false\nTag: py3-none-{tag}\n".encode()
-    for name in NATIVE[1:4]:
-        if (source() / name).is_file():
-            entries[f"{info}/licenses/{name}"] = (source() / name).read_bytes()
+    for file in licence_files():
+        entries[f"{info}/licenses/{file.name}"] = file.read_bytes()
     record = "".join(f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n"
                      for name, data in entries.items())
     entries[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()

@@ -31,6 +31,8 @@ cat >"$tmp/expected" <<FILES
 ./lib/pkgconfig/hybridllm.pc
 ./share/doc/hybridllm/LICENSE
 ./share/doc/hybridllm/THIRD-PARTY
+./share/doc/hybridllm/licences/utf8proc.txt
+./share/doc/hybridllm/licences/zstd.txt
 FILES
 sed 's/-targets-[a-z]*\.cmake/-targets-release.cmake/' "$tmp/files" | diff "$tmp/expected" - || fail "other files than expected (<)"
 

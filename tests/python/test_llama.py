@@ -249,9 +249,12 @@ class Chat(unittest.TestCase):
             with self.assertRaises(hybridllm.HybridLLMError) as caught:
                 llm.create_chat_completion(self.MESSAGES)
             self.assertIn(caught.exception.code, (-9, -17))
-        with Llama(MODEL, chat_format="no-such") as llm, self.assertRaises(hybridllm.HybridLLMError) as caught:
-            llm.create_chat_completion(self.MESSAGES)
-        self.assertIn("no-such", caught.exception.message)
+        with self.assertRaises(hybridllm.UnsupportedError) as refused:           # said before the model is opened
+            Llama("no-such-file.gguf", chat_format="no-such")
+        for word in ("no-such'", "chatml", "llama3", "llama-3", "gemma"):
+            self.assertIn(word, refused.exception.message)
+        with Llama(MODEL, n_ctx=256, chat_format="llama-3") as llm:
+            self.assertEqual(llm.chat_format, "llama3")
         with Llama(MODEL, chat_format="chatml") as llm, self.assertRaises(hybridllm.UnsupportedError):
             llm.create_chat_completion([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])
         self.assertIn("chatml", hybridllm.chat_template_names())
@@ -305,6 +308,11 @@ class Others(Base):
         self.llm.session.rewind(0)
         self.llm.eval(self.llm.tokenize(TEXT.encode()))
         self.assertEqual(list(self.llm.session.embedding()), self.llm.embed(TEXT, pooling="last"))
+        long = "and the Lord said " * 400
+        with self.assertRaises(hybridllm.HybridLLMError) as caught:
+            self.llm.embed(long)
+        self.assertEqual(caught.exception.code, -14)
+        self.assertRegex(caught.exception.message, rf"\b{len(self.llm.tokenize(long.encode()))} tokens.*\b{self.llm.n_ctx()}$")
 
     def test_state_file(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

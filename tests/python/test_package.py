@@ -1,4 +1,5 @@
 """The build backend: what it does where there are no static archives, the sdist, clear errors."""
+import importlib.metadata
 import os
 import re
 import shutil
@@ -64,6 +65,23 @@ class Package(unittest.TestCase):
             for file in PACKAGE.glob("hybridllm/*.py"):
                 self.assertTrue((tree / "hybridllm" / file.name).exists())
             self.assertTrue((tree / "PKG-INFO").read_text().startswith("Metadata-Version: 2.1\nName: hybridllm\n"))
+
+    def test_licence_texts(self) -> None:
+        words = {"LICENSE": "MIT", "THIRD-PARTY": "licences/", "zstd.txt": "For Zstandard software.*Meta Platforms.*Redistributions in binary form must reproduce",
+                 "utf8proc.txt": "Public Software Group.*Permission is hereby granted.*Unicode, Inc.*COPYRIGHT AND PERMISSION NOTICE|Unicode data license.*DATA FILES"}
+        distribution = importlib.metadata.distribution("hybridllm")           # as tests/python.sh installed its wheel
+        shipped = {Path(f).name: distribution.locate_file(f) for f in distribution.files or [] if f.parent.name == "licenses"}
+        self.assertEqual(sorted(shipped), sorted(words))
+        for name, pattern in words.items():
+            text = Path(str(shipped[name])).read_text(encoding="utf-8")
+            self.assertRegex(text, re.compile(pattern, re.S))
+            self.assertEqual(text, next(f for f in build_backend.licence_files() if f.name == name).read_text(encoding="utf-8"))
+        with tempfile.TemporaryDirectory() as folder:                         # and from an sdist
+            name = build_backend.build_sdist(folder)
+            with tarfile.open(os.path.join(folder, name)) as archive:
+                names = archive.getnames()
+            for file in ("zstd", "utf8proc"):
+                self.assertIn(f"{name[:-len('.tar.gz')]}/native/licences/{file}.txt", names)
 
     def test_away_from_the_sources(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ STATUS = {
     "E_INTERNAL": -20,
 }
 OK, E_ARG, E_NOMEM, E_UNSUPPORTED, E_STATE, E_CANCELLED = 0, -1, -2, -9, -11, -13
-E_NOT_FOUND, E_BUFFER = -17, -18
+E_CONTEXT_FULL, E_NOT_FOUND, E_BUFFER = -14, -17, -18
 
 # ---- constants that the classes use; the same names as in C without HLLM_ ----
 LOG_WARNING = 2

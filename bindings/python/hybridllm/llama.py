@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequen
 from . import _ffi
 from ._handles import PathLike, Progress
 from .errors import error_of
-from .model import Engine, Model, Runtime, SessionOptions
+from .model import Engine, Model, Runtime, SessionOptions, chat_template_names
 from .session import Generation, Session, TokenRecord
 from .types import (ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, CompletionUsage, CreateChatCompletionResponse,
                     CreateChatCompletionStreamResponse, CreateCompletionResponse, CreateCompletionStreamResponse,
@@ -96,6 +96,9 @@ class Llama:
         self.model_path = os.fsdecode(model_path)
         self.verbose = verbose
         self.chat_format = _CHAT_FORMATS.get(chat_format, chat_format) if chat_format else None
+        if self.chat_format is not None and self.chat_format not in chat_template_names():
+            known = " ".join([*_CHAT_FORMATS, *chat_template_names()])
+            raise error_of(_ffi.E_UNSUPPORTED, f"chat_format {chat_format!r} is not known; known are: {known}")
         self._random = random.Random(None if seed in _ANY_SEED else seed)
         opened: List[Any] = []
         try:
@@ -389,7 +392,10 @@ class Llama:
         if pooling not in ("mean", "last"):
             raise error_of(_ffi.E_ARG, f"pooling is {pooling!r}, expected mean or last")
         session = self.session
-        n_embd, step = self.n_embd(), session.info().micro_batch
+        info = session.info()
+        if len(tokens) > info.n_ctx:
+            raise error_of(_ffi.E_CONTEXT_FULL, f"the text's {len(tokens)} tokens do not fit: the context is {info.n_ctx}")
+        n_embd, step = self.n_embd(), info.micro_batch
         total = array("d", bytes(8 * n_embd))
         with session.exclusive():
             session.rewind(0)

@@ -165,6 +165,12 @@ group_session() {
     refused 1 'HLLM_E_MISMATCH' run -m "$model" -n 3 --load-session "$tmp/session" --kv f32
     h 1 run -m "$model" -p x -n 1 --save "$tmp/no/such/folder"
     err 'no/such/folder'
+    mkfifo "$tmp/fifo"
+    h 1 run -m "$model" -p x -n 1 --save "$tmp/fifo"
+    err 'not a regular file'
+    test -p "$tmp/fifo"; note $? "a pipe stays a pipe"
+    (ulimit -v 40000 && exec "$hllm" run -m "$model" -p x -n 1) >"$tmp/out" 2>"$tmp/err"; note $(($? != 1)) "exit 1 under ulimit -v"
+    err 'needs\{0,1\} [0-9]* bytes.* \(leaves\|has\) [0-9]'
 }
 
 wait_for() {                                           # wait_for FILE PATTERN: at most 20 s

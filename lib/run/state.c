@@ -232,6 +232,9 @@ static hl_status resolve(hllm_session *s, const char *path, char **target, int *
     struct stat st;
     *target = NULL;
     *mode = -1;
+    /* By the path first: the system may refuse to follow a link (another's in a folder like /tmp), and then we do not either. */
+    const bool exists = stat(path, &st) == 0;
+    if (!exists && errno != ENOENT && errno != ENOTDIR) { rc = fail_io(&s->err, path, "examining it"); goto done; }
     HL_NEED(at = hl_strndup(mem, path, strlen(path)));
     for (int links = 0; (n = readlink(at, to, sizeof to - 1)) >= 0; links++) {
         if (links == MAX_LINKS) { errno = ELOOP; rc = fail_io(&s->err, path, "following it"); goto done; }
@@ -244,7 +247,7 @@ static hl_status resolve(hllm_session *s, const char *path, char **target, int *
         hl_free(mem, at);
         at = next;
     }
-    if (stat(at, &st) == 0) {
+    if (exists) {
         if (S_ISDIR(st.st_mode)) { rc = hl_fail(&s->err, HLLM_E_IO, "%s: is a directory, not a file", path); goto done; }
         if (!S_ISREG(st.st_mode)) { rc = hl_fail(&s->err, HLLM_E_IO, "%s: not a regular file (a pipe, socket or device): it is not replaced", path); goto done; }
         *mode = st.st_mode & 0777;

@@ -430,6 +430,18 @@ static void special_targets(void)
         CHECK_MSG(rc == HLLM_E_IO && mode_of(in_dir(no[i])) == before_mode && n_files() == before_n && fault.calls == 0, "%s: %d, %d calls", no[i], rc, fault.calls);
         CHECK_MSG(strstr(why, in_dir(no[i])) && strstr(why, i < 2 || i == 5 ? "not a regular file" : i == 4 ? "too many symbolic links" : "is a directory"), "%s", why);
     }
+    /* Another user's link in a folder like /tmp: followed only where the system does. */
+    if (geteuid() == 0 && mkdir(in_dir("tmp"), 0700) == 0 && chmod(in_dir("tmp"), 01777) == 0 && symlink("../mine", in_dir("tmp/theirs")) == 0) {
+        spill(in_dir("mine"), "precious", 8);
+        const int done = lchown(in_dir("tmp/theirs"), 12345, 12345) == 0, fd = open(in_dir("tmp/theirs"), O_RDONLY);
+        const int protected = done && fd < 0 && errno == EACCES;
+        hllm_status rc = hllm_session_save(s, in_dir("tmp/theirs"));
+        hllm_session_last_error(s, why, sizeof why);
+        if (protected) CHECK_MSG(rc == HLLM_E_IO && strstr(why, "permission denied") && same_file(in_dir("mine"), (const uint8_t *)"precious", 8), "%s", why);
+        else fprintf(stderr, "links of others are followed here: not tested\n");
+        if (fd >= 0) close(fd);
+        CHECK(unlink(in_dir("tmp/theirs")) == 0 && unlink(in_dir("mine")) == 0 && rmdir(in_dir("tmp")) == 0);
+    }
     CHECK(S_ISFIFO(mode_of(fifo)) && (!device || S_ISCHR(mode_of(in_dir("null")))));
 
     /* A link stays one: what it points to is replaced, or made. */

@@ -273,7 +273,7 @@ static hl_status choose_load(hllm_engine *e, const hllm_engine_options *opt, hl_
     return rc;
 }
 
-/* What loading and then the named session really take, with what no budget counts: staging, the worker's stack, address space of a mapped file.
+/* What loading and then the named session really take (vectors of 16 bits become twice as long), with what no budget counts: staging, the worker's stack, address space of a mapped file.
  * After list_pieces and before anything is read: a session that is refused must not have waited for the weights. */
 static hl_status check_loading(const loader *l, const hllm_engine_options *opt)
 {
@@ -296,7 +296,8 @@ static hl_status check_loading(const loader *l, const hllm_engine_options *opt)
         }
         staging *= hl_pool_threads(e->handle->rt->pool);
     } else for (uint32_t i = 0; i < g->n_shards; i++) mapped += g->shards[i].bytes;
-    uint64_t need = (e->load == HLLM_LOAD_READ ? e->matrices_bytes : 0) + hl_engine_extra_bytes(e->handle) + HL_MAX(staging, session);
+    const uint64_t all = hl_engine_weight_bytes(e->model), vectors = all - HL_MIN(all, l->bytes);
+    uint64_t need = (e->load == HLLM_LOAD_READ ? e->matrices_bytes : 0) + 2 * vectors + hl_engine_extra_bytes(e->handle) + HL_MAX(staging, session);
     need += need / 256;                                /* page tables and other uses of the system's */
     HL_TRY(hl_machine_check(l->err, hl_gguf_path(g), what, need));
     if (pthread_attr_init(&attr) == 0) {

@@ -3,6 +3,10 @@
  * One job at a time: a function over n tasks, handed out one by one, so that a core that is taken away or slower simply takes fewer.
  * The caller takes part and waits for those that have joined, not for those that never came.  Idle workers spin for a few microseconds
  * (the next job of a forward pass is near), then sleep: an idle pool uses no CPU.  All signals are blocked in our threads: they belong to the host.
+ *
+ * A worker whose core another process has taken stands still with a task in its hands, for milliseconds at a time, and all wait for it.  One that
+ * was waited for much longer than a task takes is left out for a while, at first 8 ms, then longer each time, until it keeps up again: for short
+ * jobs one thread less is better than one that comes and goes.
  */
 #include "base.h"
 
@@ -16,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { LATE_NS = 200000, REST_NS = 8000000, REST_DOUBLINGS = 4, KEPT_UP = 64 };
 enum { SPINS = 4000, SPINS_CROWDED = 20 };             /* about 20-50 us; with more threads than CPUs the others need the time */
 
 struct hl_pool {
@@ -38,7 +43,14 @@ struct hl_pool {
     _Atomic uint32_t active;                           /* workers that have joined, or are looking whether they can */
     _Atomic uint32_t caller_sleeps;
     _Atomic uint32_t stop;
-    struct worker { hl_pool *pool; uint32_t index; } *workers;
+    struct worker {
+        hl_pool *pool;
+        uint32_t index;
+        uint32_t kept_up;                              /* jobs since the last rest */
+        _Atomic uint32_t inside;                       /* written by the worker: it may hold a task */
+        _Atomic uint32_t rests;                        /* one after the other */
+        _Atomic uint64_t rest_until;                   /* written by the caller; 0: none */
+    } *workers;
 };
 
 static inline void relax(void)
@@ -53,6 +65,12 @@ static inline void relax(void)
 static void futex_wait(_Atomic uint32_t *at, uint32_t while_is)
 {
     syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, while_is, NULL, NULL, 0);
+}
+
+static void futex_wait_ns(_Atomic uint32_t *at, uint32_t while_is, uint64_t ns)
+{
+    const struct timespec t = { (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
+    syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, while_is, &t, NULL, 0);
 }
 
 static void futex_wake(_Atomic uint32_t *at, int n)
@@ -84,12 +102,23 @@ hl_status hl_thread_start(hl_error *err, pthread_t *out, void *(*fn)(void *), vo
     return e ? hl_fail(err, HLLM_E_LIMIT, "a thread cannot be started (errno %d): a limit on threads or on memory (its stack's) is reached", e) : HLLM_OK;
 }
 
-static void take_tasks(hl_pool *p, uint32_t thread)
+static uint32_t take_tasks(hl_pool *p, uint32_t thread)
 {
     const uint32_t n = p->n_tasks;
     hl_task *fn = p->fn;
     void *arg = p->arg;
-    for (uint64_t at; (at = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed)) < n;) fn(arg, (uint32_t)at, thread);
+    uint32_t taken = 0;
+    for (uint64_t at; (at = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed)) < n; taken++) fn(arg, (uint32_t)at, thread);
+    return taken;
+}
+
+/* Sleeps when it was told to rest. */
+static void rest(struct worker *w)
+{
+    const uint64_t until = atomic_exchange(&w->rest_until, 0), now = until ? hl_now_ns() : 0;
+    w->kept_up = until ? 0 : w->kept_up + 1;
+    if (w->kept_up == KEPT_UP) atomic_store(&w->rests, 0);
+    if (now < until) futex_wait_ns(&w->pool->stop, 0, until - now);
 }
 
 static void *worker_main(void *v)
@@ -109,8 +138,22 @@ static void *worker_main(void *v)
         if (atomic_load_explicit(&p->stop, memory_order_acquire)) return NULL;
         /* Join, then look: the caller closes, then looks.  So either we see the job closed or the caller sees us and waits. */
         atomic_fetch_add(&p->active, 1);
+        atomic_store_explicit(&w->inside, 1, memory_order_relaxed);
         if (atomic_load(&p->open)) take_tasks(p, w->index);
+        atomic_store_explicit(&w->inside, 0, memory_order_relaxed);
         if (atomic_fetch_sub(&p->active, 1) == 1 && atomic_load(&p->caller_sleeps)) futex_wake(&p->active, 1);
+        rest(w);
+    }
+}
+
+/* Those that still hold a task. */
+static void send_to_rest(hl_pool *p, uint64_t now)
+{
+    for (uint32_t i = 1; i <= p->n_started; i++) {
+        struct worker *w = &p->workers[i];
+        if (!atomic_load_explicit(&w->inside, memory_order_relaxed)) continue;
+        const uint32_t n = atomic_fetch_add(&w->rests, 1);
+        atomic_store(&w->rest_until, now + ((uint64_t)REST_NS << HL_MIN(n, (uint32_t)REST_DOUBLINGS)));
     }
 }
 
@@ -147,15 +190,23 @@ void hl_pool_run(hl_pool *p, hl_task *fn, void *arg, uint32_t n_tasks)
     p->fn = fn; p->arg = arg; p->n_tasks = n_tasks;
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     atomic_store(&p->open, 1);
+    const uint64_t begun = hl_now_ns();
     new_epoch(p, (int)HL_MIN(n_tasks - 1, p->n_started));
-    take_tasks(p, 0);
+    const uint32_t taken = take_tasks(p, 0);
+    const uint64_t done = hl_now_ns(), late = done + LATE_NS + 2 * (done - begun) / (taken + 1);
+    bool told = false;
     /* No task is left: whoever has not come yet is too late, and only those inside are waited for. */
     atomic_store(&p->open, 0);
     uint32_t spins = 0, left;
     while ((left = atomic_load(&p->active)) != 0) {
         if (++spins < p->spins) { relax(); continue; }
+        const uint64_t now = hl_now_ns();
+        if (now >= late && !told) { send_to_rest(p, now); told = true; }
         atomic_store(&p->caller_sleeps, 1);
-        if (atomic_load(&p->active) == left) futex_wait(&p->active, left);
+        if (atomic_load(&p->active) == left) {
+            if (told) futex_wait(&p->active, left);
+            else futex_wait_ns(&p->active, left, late - now);
+        }
         atomic_store(&p->caller_sleeps, 0);
     }
     give_turn(p);
@@ -175,7 +226,8 @@ hl_status hl_pool_new(const hl_env *env, hl_error *err, uint32_t n_threads, hl_p
     HL_NEED(p->threads = hl_alloc_array(env->mem, n_threads, sizeof *p->threads));
     HL_NEED(p->workers = hl_alloc_array(env->mem, n_threads, sizeof *p->workers));
     for (uint32_t i = 1; i < n_threads; i++) {
-        p->workers[i] = (struct worker){ p, i };
+        p->workers[i].pool = p;
+        p->workers[i].index = i;
         if (hl_thread_start(NULL, &p->threads[p->n_started], worker_main, &p->workers[i]) != HLLM_OK) {
             hl_log_write(env->log, HLLM_LOG_WARNING, "only %u of %u compute threads could be started", p->n_started + 1, n_threads);
             break;
@@ -194,6 +246,7 @@ void hl_pool_free(hl_pool *p)
 {
     if (!p) return;
     atomic_store(&p->stop, 1);
+    futex_wake(&p->stop, INT_MAX);
     if (p->n_started) new_epoch(p, INT_MAX);
     for (uint32_t i = 0; i < p->n_started; i++) pthread_join(p->threads[i], NULL);
     pthread_cond_destroy(&p->turn);

@@ -47,15 +47,17 @@ typedef struct hl_product {
     size_t stride;                                     /* floats between tokens, >= rows */
 } hl_product;
 
-/* K and V of one layer of one session.  Position p lives in slot p % n_slots; [head][slot][dim]. */
+/* K and V of one layer of one session.  Position p lives in slot p % n_slots.  How a slot lies in memory is the backend's own; n heads and m slots
+ * take n * m rows' bytes each, a head's slots follow those of the head before. */
+enum { HL_KV_SLOTS = 64 };
 typedef struct hl_kv_layer {
     void *k, *v;
     uint32_t dtype;                                    /* HL_F16, HL_F32 or HL_Q8_0 (rows padded to whole blocks) */
-    uint32_t n_slots;
+    uint32_t n_slots;                                  /* a multiple of HL_KV_SLOTS */
     uint32_t n_heads;                                  /* KV heads */
     uint32_t dim_k, dim_v;                             /* per head */
 } hl_kv_layer;
-size_t hl_kv_row_bytes(uint32_t dtype, uint32_t dim);  /* of one head at one position */
+size_t hl_kv_row_bytes(uint32_t dtype, uint32_t dim);  /* of one head at one position, as a row of its type */
 
 typedef struct hl_attention {
     const float *q;                                    /* [n_tok][n_heads][dim_k], scaled by nothing */
@@ -73,6 +75,7 @@ typedef struct hl_device_options {
     hl_pool *pool;                                     /* CPU: borrowed for the device's life */
     const char *isa;                                   /* CPU: NULL: the best */
     bool act_f32;                                      /* f32 reference arithmetic */
+    uint32_t dim_k, dim_v;                             /* the largest head of the model */
 } hl_device_options;
 
 typedef struct hl_backend_vt {
@@ -108,7 +111,9 @@ typedef struct hl_backend_vt {
     void (*rope)(hl_stream *s, float *x, size_t stride, uint32_t n_tok, uint32_t n_heads, uint32_t head_dim, uint32_t n_rot, uint32_t kind,
                  const float *cos_sin);                /* x: [n_tok][stride], heads side by side; cos_sin: [n_tok][n_rot / 2][2] */
     void (*kv_put)(hl_stream *s, const hl_kv_layer *kv, const float *k, size_t k_stride, const float *v, size_t v_stride, uint32_t pos0, uint32_t n_tok);
-    void (*attention)(hl_stream *s, const hl_attention *a);
+    /* One position's K or V of one head as a row in host memory: from the cache, or to it (put).  For saved sessions. */
+    void (*kv_row)(hl_stream *s, const hl_kv_layer *kv, bool is_v, uint32_t head, uint32_t slot, void *row_host, bool put);
+    void (*attention)(hl_stream *s, const hl_attention *a, uint32_t n);              /* of several sessions, all of one layer's shape */
     void (*ffn_act)(hl_stream *s, uint32_t kind, float *y, size_t y_stride, const float *gate, const float *up, size_t stride, uint32_t n_tok, uint32_t n);   /* y = act(gate) * up; up NULL: y = act(gate) */
     void (*add)(hl_stream *s, float *y, const float *x, size_t n);                   /* y += x */
     void (*softcap)(hl_stream *s, float *y, size_t n, float cap);

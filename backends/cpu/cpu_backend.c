@@ -3,11 +3,12 @@
  * Streams run at once: every operator has finished when it returns.  How work is cut never changes a result: each output is computed by
  * one kernel call whose sums are ordered by shape alone.  Memory comes from the runtime's allocator.
  */
-#include "cpu/kernels.h"
+#include "cpu/kv.h"
+#include "cpu/packed.h"
 
 #include <string.h>
 
-enum { FINE_ROWS = 32, FINE_TOKENS = 16, MIN_TASK_WORK = 1 << 14 };                         /* multiply-adds below which a second thread costs more than it saves */
+enum { ROW_UNIT = 32, FINE_ROWS = 32, FINE_TOKENS = 16, MIN_TASK_WORK = 1 << 14 };                         /* multiply-adds below which a second thread costs more than it saves */
 
 struct hl_device {
     const hl_env *env;
@@ -15,6 +16,7 @@ struct hl_device {
     hl_pool *pool;
     bool act_f32;
     uint32_t max_cols;                                 /* of all weights seen: sizes the streams' scratch */
+    uint32_t dim_k, dim_v;                             /* of the largest head: likewise */
 };
 
 struct hl_stream {
@@ -31,7 +33,7 @@ static hl_status cpu_open(const hl_env *env, hl_error *err, const hl_device_opti
     if (!k) return hl_fail(err, HLLM_E_UNSUPPORTED, "isa \"%s\" is not supported by this CPU or build; there are: %s", opt->isa ? opt->isa : "", hl_cpu_isa_list());
     hl_device *d = hl_alloc_zero(env->mem, sizeof *d);
     if (!d) return HLLM_E_NOMEM;
-    *d = (hl_device){ .env = env, .k = k, .pool = opt->pool, .act_f32 = opt->act_f32 };
+    *d = (hl_device){ .env = env, .k = k, .pool = opt->pool, .act_f32 = opt->act_f32, .dim_k = opt->dim_k, .dim_v = opt->dim_v };
     *out = d;
     return HLLM_OK;
 }
@@ -47,7 +49,7 @@ static hl_status cpu_stream_new(hl_device *d, hl_error *err, hl_stream **out)
     HL_NEED(s = hl_alloc_zero(d->env->mem, sizeof *s));
     s->d = d;
     s->n_threads = hl_pool_threads(d->pool);
-    s->scratch_n = HL_MAX(d->k->matmul_scratch(d->max_cols), d->k->attention_scratch(1, 1024));
+    s->scratch_n = HL_MAX(d->k->matmul_scratch(d->max_cols), d->k->attention_scratch(d->dim_k, d->dim_v));
     s->scratch_n = hl_align_up(HL_MAX(s->scratch_n, (size_t)16384), 16);
     HL_NEED(s->scratch = hl_alloc_array(d->env->mem, s->n_threads, s->scratch_n * sizeof(float)));
     *out = s; s = NULL;
@@ -71,16 +73,21 @@ static hl_status cpu_read(hl_stream *s, void *dst, const void *src, size_t n) { 
 
 static void cpu_weight_layout(hl_device *d, uint32_t dtype, uint32_t rows, uint32_t cols, uint32_t *layout, size_t *bytes, uint32_t *row_group)
 {
+    const hl_form *f = hl_packed_form(dtype);
     d->max_cols = HL_MAX(d->max_cols, cols);
     *layout = HL_LAYOUT_FILE;
     *bytes = (size_t)rows * hl_dtype_bytes(hl_dtype(dtype), cols);
     *row_group = 1;
+    if (!f || !d->k->group || d->act_f32) return;      /* f32 arithmetic takes rows as they are in the file */
+    *layout = *row_group = d->k->group;
+    *bytes = hl_align_up(rows, *row_group) / *row_group * hl_packed_group_bytes(f, cols, *row_group);
 }
 
 static void cpu_weight_pack(hl_device *d, hl_weight *w, uint32_t row0, uint32_t n_rows, const void *src)
 {
-    (void)d;
-    memcpy((char *)(uintptr_t)w->data + row0 * w->row_bytes, src, n_rows * w->row_bytes);
+    char *to = (char *)(uintptr_t)w->data;
+    if (w->layout == HL_LAYOUT_FILE) memcpy(to + row0 * w->row_bytes, src, n_rows * w->row_bytes);
+    else d->k->pack(w->dtype, to + row0 / w->layout * hl_packed_group_bytes(hl_packed_form(w->dtype), w->cols, w->layout), src, w->row_bytes, n_rows, w->cols);
 }
 
 static size_t cpu_act_bytes(hl_device *d, uint32_t n) { return d->act_f32 || n % HL_QK ? 0 : hl_q8_row_bytes(n); }
@@ -111,10 +118,16 @@ static void for_each(hl_stream *st, uint32_t n, size_t work_each, uint32_t unit,
 
 static void cpu_embed(hl_stream *s, float *y, const hl_weight *w, const int32_t *ids, uint32_t n_tok, float scale)
 {
-    (void)s;
     for (uint32_t t = 0; t < n_tok; t++) {
         float *row = y + (size_t)t * w->cols;
-        hl_dequantize(w->dtype, (const char *)w->data + (size_t)ids[t] * w->row_bytes, row, w->cols);
+        const char *from = (const char *)w->data + (size_t)ids[t] * w->row_bytes;
+        if (w->layout != HL_LAYOUT_FILE) {
+            const uint32_t ir = (uint32_t)ids[t];
+            from = (const char *)s->scratch;
+            hl_unpack_row(w->dtype, w->cols, w->layout, s->scratch,
+                          (const char *)w->data + ir / w->layout * hl_packed_group_bytes(hl_packed_form(w->dtype), w->cols, w->layout), ir % w->layout);
+        }
+        hl_dequantize(w->dtype, from, row, w->cols);
         if (scale != 1.0f) for (uint32_t i = 0; i < w->cols; i++) row[i] *= scale;
     }
 }
@@ -168,6 +181,13 @@ typedef struct matmul_arg { hl_stream *s; const hl_act *a; const hl_product *p; 
 
 static bool is_quantised(uint32_t dtype) { return dtype != HL_F32 && dtype != HL_F16 && dtype != HL_BF16; }
 
+/* Of a packed matrix: r is a multiple of its group. */
+static const uint8_t *rows_at(const hl_weight *w, uint32_t r)
+{
+    if (w->layout == HL_LAYOUT_FILE) return (const uint8_t *)w->data + (size_t)r * w->row_bytes;
+    return (const uint8_t *)w->data + r / w->layout * hl_packed_group_bytes(hl_packed_form(w->dtype), w->cols, w->layout);
+}
+
 /* With a fine activation every token is two: both are computed and added. */
 static void fine_rows(const matmul_arg *m, const hl_weight *w, float *y, size_t stride, const uint8_t *rows, uint32_t n_rows, float *scratch)
 {
@@ -175,7 +195,7 @@ static void fine_rows(const matmul_arg *m, const hl_weight *w, float *y, size_t 
     float part[2 * FINE_TOKENS][FINE_ROWS];
     for (uint32_t t0 = 0; t0 < a->n_tok; t0 += FINE_TOKENS) {
         const uint32_t n = HL_MIN((uint32_t)FINE_TOKENS, a->n_tok - t0);
-        m->s->d->k->matmul_q8(w->dtype, part[0], FINE_ROWS, rows, w->row_bytes, n_rows, w->cols, hl_q8_row_at(a->q, a->n, 2 * t0), 2 * n, scratch);
+        m->s->d->k->matmul_q8(w->dtype, w->layout != HL_LAYOUT_FILE, part[0], FINE_ROWS, rows, w->row_bytes, n_rows, w->cols, hl_q8_row_at(a->q, a->n, 2 * t0), 2 * n, scratch);
         for (uint32_t t = 0; t < n; t++)
             for (uint32_t r = 0; r < n_rows; r++) y[(t0 + t) * stride + r] = part[2 * t][r] + part[2 * t + 1][r];
     }
@@ -192,18 +212,18 @@ static void product_rows(const matmul_arg *m, const hl_product *p, uint32_t r0, 
     float *scratch = m->s->scratch + thread * m->s->scratch_n;
     for (uint32_t r = r0; r < r1; r += step) {
         const uint32_t n = HL_MIN(step, r1 - r);
-        const uint8_t *rows = (const uint8_t *)w->data + (size_t)r * w->row_bytes;
+        const uint8_t *rows = rows_at(w, r);
         float *y = p->y + r;
         if (!q8) { k->matmul_f32(w->dtype, y, p->stride, rows, w->row_bytes, n, w->cols, a->x, a->n_tok, scratch); continue; }
         if (a->fine) fine_rows(m, w, y, p->stride, rows, n, scratch);
-        else k->matmul_q8(w->dtype, y, p->stride, rows, w->row_bytes, n, w->cols, a->q, a->n_tok, scratch);
+        else k->matmul_q8(w->dtype, w->layout != HL_LAYOUT_FILE, y, p->stride, rows, w->row_bytes, n, w->cols, a->q, a->n_tok, scratch);
     }
     if (p->bias)
         for (uint32_t t = 0; t < a->n_tok; t++)
             for (uint32_t r = r0; r < r1; r++) p->y[t * p->stride + r] += p->bias[r];
 }
 
-/* The products' rows laid end to end. */
+/* The products' rows laid end to end, each product's first at a multiple of ROW_UNIT. */
 static void matmul_rows(void *v, uint32_t r0, uint32_t r1, uint32_t thread)
 {
     const matmul_arg *m = v;
@@ -212,7 +232,7 @@ static void matmul_rows(void *v, uint32_t r0, uint32_t r1, uint32_t thread)
         const uint32_t rows = m->p[i].w->rows;
         const uint32_t a = HL_MAX(r0, at), b = HL_MIN(r1, at + rows);
         if (a < b) product_rows(m, &m->p[i], a - at, b - at, thread);
-        at += rows;
+        at += (uint32_t)hl_align_up(rows, ROW_UNIT);
     }
 }
 
@@ -220,8 +240,8 @@ static void cpu_matmul(hl_stream *s, const hl_act *a, const hl_product *p, uint3
 {
     matmul_arg m = { s, a, p, n_p };
     uint32_t rows = 0;
-    for (uint32_t i = 0; i < n_p; i++) rows += p[i].w->rows;
-    for_each(s, rows, (size_t)a->n * a->n_tok, 16, matmul_rows, &m);
+    for (uint32_t i = 0; i < n_p; i++) rows += (uint32_t)hl_align_up(p[i].w->rows, ROW_UNIT);
+    for_each(s, rows, (size_t)a->n * a->n_tok, ROW_UNIT, matmul_rows, &m);
 }
 
 typedef struct rope_arg { const hl_cpu_kernels *k; float *x; size_t stride; uint32_t n_heads, head_dim, n_rot, kind; const float *cs; } rope_arg;
@@ -239,62 +259,78 @@ static void cpu_rope(hl_stream *s, float *x, size_t stride, uint32_t n_tok, uint
     for_each(s, n_tok, (size_t)n_heads * head_dim, 1, rope_rows, &r);
 }
 
-size_t hl_kv_row_bytes(uint32_t dtype, uint32_t dim)
-{
-    const hl_dtype_info *d = hl_dtype(dtype);
-    return (size_t)(dim + d->block - 1) / d->block * d->bytes;
-}
+size_t hl_kv_row_bytes(uint32_t dtype, uint32_t dim) { return kv_row_bytes(dtype, dim); }
 
-typedef struct kv_arg { const hl_cpu_kernels *k; const hl_kv_layer *kv; const float *ks, *vs; size_t k_stride, v_stride; uint32_t pos0; } kv_arg;
+typedef struct kv_arg { hl_stream *s; const hl_kv_layer *kv; const float *ks, *vs; size_t k_stride, v_stride; uint32_t pos0; } kv_arg;
 
-static void kv_rows(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
+static void kv_tokens(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
 {
     kv_arg *a = v;
     const hl_kv_layer *kv = a->kv;
-    const size_t kb = hl_kv_row_bytes(kv->dtype, kv->dim_k), vb = hl_kv_row_bytes(kv->dtype, kv->dim_v);
-    (void)thread;
+    const hl_cpu_kernels *k = a->s->d->k;
+    uint8_t *row = (uint8_t *)(a->s->scratch + thread * a->s->scratch_n);
     for (uint32_t t = t0; t < t1; t++)
         for (uint32_t h = 0; h < kv->n_heads; h++) {
-            size_t row = (size_t)h * kv->n_slots + (a->pos0 + t) % kv->n_slots;
-            a->k->kv_store(kv->dtype, (char *)kv->k + row * kb, a->ks + t * a->k_stride + (size_t)h * kv->dim_k, kv->dim_k);
-            a->k->kv_store(kv->dtype, (char *)kv->v + row * vb, a->vs + t * a->v_stride + (size_t)h * kv->dim_v, kv->dim_v);
+            const uint32_t slot = (a->pos0 + t) % kv->n_slots;
+            k->kv_store(kv->dtype, row, a->ks + t * a->k_stride + (size_t)h * kv->dim_k, kv->dim_k);
+            k_row_move(kv, h, slot, row, true);
+            k->kv_store(kv->dtype, v_row(kv, h, slot), a->vs + t * a->v_stride + (size_t)h * kv->dim_v, kv->dim_v);
         }
 }
 
 static void cpu_kv_put(hl_stream *s, const hl_kv_layer *kv, const float *k, size_t k_stride, const float *v, size_t v_stride, uint32_t pos0, uint32_t n_tok)
 {
-    kv_arg a = { s->d->k, kv, k, v, k_stride, v_stride, pos0 };
-    for_each(s, n_tok, (size_t)kv->n_heads * (kv->dim_k + kv->dim_v), 1, kv_rows, &a);
+    kv_arg a = { s, kv, k, v, k_stride, v_stride, pos0 };
+    for_each(s, n_tok, (size_t)kv->n_heads * (kv->dim_k + kv->dim_v), KV_LANES, kv_tokens, &a);      /* threads write different vectors of K, mostly */
 }
 
-typedef struct att_arg { hl_stream *s; const hl_attention *a; } att_arg;
+static void cpu_kv_row(hl_stream *s, const hl_kv_layer *kv, bool is_v, uint32_t head, uint32_t slot, void *row, bool put)
+{
+    (void)s;
+    if (!is_v) { k_row_move(kv, head, slot, row, put); return; }
+    const size_t bytes = kv_row_bytes(kv->dtype, kv->dim_v);
+    if (put) memcpy(v_row(kv, head, slot), row, bytes);
+    else memcpy(row, v_row(kv, head, slot), bytes);
+}
 
-/* One item: one token and one KV head, with the query heads that share it. */
+/* One item: some tokens of one KV head of one session, with the query heads that share it; heads in parts where they are too many. */
+typedef struct att_arg { hl_stream *s; const hl_attention *a; uint32_t heads, n_parts; } att_arg;
+
+static uint32_t att_tokens(const att_arg *g, const hl_attention *a) { return HL_MIN(HL_ATTENTION_ROWS / g->heads, a->n_tok); }       /* of an item */
+static uint32_t att_blocks(const att_arg *g, const hl_attention *a) { return (a->n_tok + att_tokens(g, a) - 1) / att_tokens(g, a); }
+
 static void att_items(void *v, uint32_t i0, uint32_t i1, uint32_t thread)
 {
-    att_arg *g = v;
+    const att_arg *g = v;
     const hl_attention *a = g->a;
-    const hl_kv_layer *kv = a->kv;
-    const hl_cpu_kernels *k = g->s->d->k;
-    const uint32_t group = a->n_heads / kv->n_heads;
+    const uint32_t group = a->n_heads / a->kv->n_heads;
     float *scratch = g->s->scratch + thread * g->s->scratch_n;
-    uint32_t n_q = group;                              /* query heads at once: as many as the scratch holds */
-    while (n_q > 1 && k->attention_scratch(n_q, kv->dim_v) > g->s->scratch_n) n_q--;
+    uint32_t first = 0, n_blocks = att_blocks(g, a), n = a->kv->n_heads * g->n_parts * n_blocks;     /* items of *a begin at first */
     for (uint32_t i = i0; i < i1; i++) {
-        const uint32_t h = i / a->n_tok, t = i % a->n_tok, p = a->pos0 + t;
-        const uint32_t p0 = a->window && p + 1 > a->window ? p + 1 - a->window : 0;
-        for (uint32_t q = 0; q < group; q += n_q) {
-            const size_t head = (size_t)t * a->n_heads + h * group + q;
-            k->attention(kv, h, a->q + head * kv->dim_k, HL_MIN(n_q, group - q), p0, p + 1, a->scale, a->softcap, a->out + head * kv->dim_v, scratch);
+        while (i - first >= n) {
+            first += n;
+            a++;
+            n_blocks = att_blocks(g, a);
+            n = a->kv->n_heads * g->n_parts * n_blocks;
         }
+        const uint32_t k = i - first, h = k / n_blocks / g->n_parts, head0 = k / n_blocks % g->n_parts * g->heads;
+        const uint32_t tok0 = (n_blocks - 1 - k % n_blocks) * att_tokens(g, a);            /* long ones first */
+        g->s->d->k->attention(a, h, h * group + head0, HL_MIN(g->heads, group - head0), tok0, HL_MIN(att_tokens(g, a), a->n_tok - tok0), scratch);
     }
 }
 
-static void cpu_attention(hl_stream *s, const hl_attention *a)
+static void cpu_attention(hl_stream *s, const hl_attention *a, uint32_t n)
 {
-    att_arg g = { s, a };
-    const uint32_t seen = a->window ? HL_MIN(a->window, a->pos0 + a->n_tok) : a->pos0 + a->n_tok;
-    for_each(s, a->n_tok * a->kv->n_heads, (size_t)seen * (a->n_heads / a->kv->n_heads) * (a->kv->dim_k + a->kv->dim_v), 1, att_items, &g);
+    if (n == 0) return;
+    const uint32_t group = a->n_heads / a->kv->n_heads, heads = HL_MIN(group, (uint32_t)HL_ATTENTION_ROWS);
+    att_arg g = { .s = s, .a = a, .heads = heads, .n_parts = (group + heads - 1) / heads };
+    size_t items = 0, work = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const size_t seen = a[i].window ? HL_MIN(a[i].window, a[i].pos0 + a[i].n_tok) : a[i].pos0 + a[i].n_tok;
+        items += (size_t)a[i].kv->n_heads * g.n_parts * att_blocks(&g, &a[i]);
+        work += seen * a[i].n_tok * a[i].n_heads * (a[i].kv->dim_k + a[i].kv->dim_v);
+    }
+    for_each(s, (uint32_t)items, work / items, 1, att_items, &g);
 }
 
 typedef struct act_arg { const hl_cpu_kernels *k; uint32_t kind, n; float *y; size_t y_stride, stride; const float *gate, *up; } act_arg;
@@ -340,7 +376,7 @@ const hl_backend_vt hl_cpu_backend = {
     .open = cpu_open, .close = cpu_close, .stream_new = cpu_stream_new, .stream_free = cpu_stream_free, .sync = cpu_sync,
     .alloc = cpu_alloc, .free = cpu_free, .write = cpu_write, .read = cpu_read,
     .weight_layout = cpu_weight_layout, .weight_pack = cpu_weight_pack, .act_bytes = cpu_act_bytes,
-    .embed = cpu_embed, .norm = cpu_norm, .quantize = cpu_quantize, .matmul = cpu_matmul, .rope = cpu_rope, .kv_put = cpu_kv_put,
+    .embed = cpu_embed, .norm = cpu_norm, .quantize = cpu_quantize, .matmul = cpu_matmul, .rope = cpu_rope, .kv_put = cpu_kv_put, .kv_row = cpu_kv_row,
     .attention = cpu_attention, .ffn_act = cpu_ffn_act, .add = cpu_add, .softcap = cpu_softcap,
 };
 

@@ -1,20 +1,18 @@
-/* kern_avx512.c: the table for AVX-512 F, BW, VL, DQ and VNNI: the vector operations that kern_float.h and kern_x86.h are written in.
+/* kern_avx512.c: the table for AVX-512 F, BW, VL, DQ and VNNI: the vector operations that kern_float.h and kern_packed.h are written in.
  *
- * Integer vectors hold two rows of 256 bits each.  vpdpbusd multiplies unsigned weights by signed activations without saturating,
+ * A vector of integers is a byte quadruple of each of 16 rows.  vpdpbusd multiplies unsigned weights by signed activations without saturating,
  * so 8-bit weights are made unsigned by adding 128.
  */
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { VW = 16, ROWS = 2, BIAS = 128, TILE_TOK = 4, TILE_VECTORS = 2, TILE_ACTS = 4 };
+enum { VW = 16, TILE_TOK = 4, G = 16, BIAS = 128, ATT_R = 6, PANEL_R = 2, PANEL_T = 6 };
 
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vs __attribute__((vector_size(64)));
 typedef uint32_t vu __attribute__((vector_size(64)));
 typedef float f4 __attribute__((vector_size(16)));
 typedef __m512i vi;
-typedef uint8_t vb __attribute__((vector_size(64)));
-typedef uint16_t vh __attribute__((vector_size(64)));
 
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline __mmask16 part_mask(uint32_t n) { return (__mmask16)((1u << n) - 1); }
@@ -49,116 +47,117 @@ static inline f4 vf_sum4(vf a, vf b, vf c, vf d)
     return s[0] + s[1];
 }
 
+static inline float vf_most(vf v)
+{
+    __m256 a = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+
 #include "kern_float.h"
 
-typedef struct rows { const uint8_t *at[ROWS]; } rows;
+/* ---- packed weights ---- */
 
 static inline vi zero(void) { return _mm512_setzero_si512(); }
-static inline vi add(vi a, vi b) { return _mm512_add_epi32(a, b); }
-static inline vi times(vi a, int32_t b) { return _mm512_mullo_epi32(a, _mm512_set1_epi32(b)); }
-static inline vf to_f(vi a) { return _mm512_cvtepi32_ps(a); }
-static inline vi both_32(const void *p) { return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)p)); }
-static inline vf both_8f(const float *p) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(p)); }
-static inline vb table_16(const int8_t t[16]) { return (vb)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)t)); }
-static inline vb shuffle(vb t, vb i) { return (vb)_mm512_shuffle_epi8((vi)t, (vi)i); }
-static inline vb unpack_lo32(vb a, vb b) { return (vb)_mm512_unpacklo_epi32((vi)a, (vi)b); }
-static inline vb unpack_hi32(vb a, vb b) { return (vb)_mm512_unpackhi_epi32((vi)a, (vi)b); }
-static inline vb unpack_lo64(vb a, vb b) { return (vb)_mm512_unpacklo_epi64((vi)a, (vi)b); }
-static inline vb unpack_hi64(vb a, vb b) { return (vb)_mm512_unpackhi_epi64((vi)a, (vi)b); }
-static inline vb lanes_even(vb a, vb b) { return (vb)_mm512_permutex2var_epi64((vi)a, _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), (vi)b); }
-static inline vb lanes_odd(vb a, vb b) { return (vb)_mm512_permutex2var_epi64((vi)a, _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), (vi)b); }
-static inline vf rows_set(const float *f) { return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_set1_ps(f[0])), _mm256_set1_ps(f[1]), 1); }
-static inline __m128i two_u64(const uint64_t *b) { return _mm_set_epi64x((long long)b[1], (long long)b[0]); }
-static inline vf u8x8(const uint64_t *b) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(two_u64(b))); }
-static inline vf i8x8(const uint64_t *b) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(two_u64(b))); }
+static inline vi pk_load(const void *p) { return _mm512_load_si512(p); }
+static inline void pk_store(void *p, vi v) { _mm512_store_si512(p, v); }
+static inline vi pk_zero(void) { return zero(); }
+static inline vi pk_set(int32_t x) { return _mm512_set1_epi32(x); }
+static inline vi pk_add32(vi a, vi b) { return _mm512_add_epi32(a, b); }
+static inline vi pk_sra(vi v, int n) { return _mm512_sra_epi32(v, _mm_cvtsi32_si128(n)); }
+static inline vi pk_bytes(int b) { return _mm512_set1_epi8((char)b); }
+static inline vi pk_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+static inline vi pk_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+static inline vi pk_srl(vi v, int n) { return _mm512_srli_epi16(v, (unsigned)n); }
+static inline vi pk_sll(vi v, int n) { return _mm512_slli_epi16(v, (unsigned)n); }
+static inline vi pk_wide(vi v) { return _mm512_xor_si512(v, _mm512_set1_epi8((char)BIAS)); }
+static inline vi pk_table_16(const int8_t t[16]) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)t)); }
+static inline vi pk_shuffle(vi t, vi i) { return _mm512_shuffle_epi8(t, i); }
+static inline vf pk_f(vi v) { return _mm512_cvtepi32_ps(v); }
+static inline vf pk_setf(float f) { return _mm512_set1_ps(f); }
+static inline vf pk_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline vf pk_u8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+static inline vf pk_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
 
-/* 16 bytes twice: low nibbles in the first half, high ones in the second */
-static inline vb nibbles(vb twice)
+/* 16 bytes of rows k, k + 4, k + 8, k + 12 */
+static inline vi four_rows(const uint8_t *const *rows, size_t at, int k)
 {
-    const vi shift = _mm512_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4, 0, 0, 0, 0, 4, 4, 4, 4);
-    return (vb)_mm512_and_si512(_mm512_srlv_epi32((vi)twice, shift), _mm512_set1_epi8(15));
+    vi v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)(rows[k] + at)));
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(rows[k + 4] + at)), 1);
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(rows[k + 8] + at)), 2);
+    return _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(rows[k + 12] + at)), 3);
 }
 
-static inline vi dot(vb u, vi a, int wide)
+static inline void pk_rows_4(uint8_t *to, const uint8_t *const *rows, size_t at)
 {
-    (void)wide;
-    return _mm512_dpbusd_epi32(zero(), (vi)u, a);
+    vi a = four_rows(rows, at, 0), b = four_rows(rows, at, 1), c = four_rows(rows, at, 2), d = four_rows(rows, at, 3);
+    vi ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+    pk_store(to, _mm512_unpacklo_epi64(ab, cd));
+    pk_store(to + 64, _mm512_unpackhi_epi64(ab, cd));
+    ab = _mm512_unpackhi_epi32(a, b), cd = _mm512_unpackhi_epi32(c, d);
+    pk_store(to + 128, _mm512_unpacklo_epi64(ab, cd));
+    pk_store(to + 192, _mm512_unpackhi_epi64(ab, cd));
 }
 
-static inline void sum_rows(vf a, vf b, vf c, vf d, float sum[4][ROWS])
+/* 4 bytes of every row */
+static inline vi all_rows(const uint8_t *const *rows, size_t at)
 {
-    f4 s[2];
-    sum_halves(a, b, c, d, s);
-    for (int i = 0; i < 4; i++)
-        for (int k = 0; k < ROWS; k++) sum[i][k] = s[k][i];
+    __m128i v[4];
+    UNROLL for (int k = 0; k < 4; k++) {
+        v[k] = _mm_cvtsi32_si128((int)load_u32(rows[4 * k] + at));
+        v[k] = _mm_insert_epi32(v[k], (int)load_u32(rows[4 * k + 1] + at), 1);
+        v[k] = _mm_insert_epi32(v[k], (int)load_u32(rows[4 * k + 2] + at), 2);
+        v[k] = _mm_insert_epi32(v[k], (int)load_u32(rows[4 * k + 3] + at), 3);
+    }
+    __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(v[0]), v[1], 1), high = _mm256_inserti128_si256(_mm256_castsi128_si256(v[2]), v[3], 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-static inline vb load_32(const rows *r, size_t at)
+static inline void pk_rows_1(uint8_t *to, const uint8_t *const *rows, size_t at)
 {
-    return (vb)_mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)(r->at[0] + at))),
-                                  _mm256_loadu_si256((const __m256i *)(const void *)(r->at[1] + at)), 1);
+    const vi within = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    pk_store(to, _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), _mm512_shuffle_epi8(all_rows(rows, at), within)));
 }
 
-static inline vb load_16(const rows *r, size_t at)
+static inline void pk_rows_2(uint8_t *to, const uint8_t *const *rows, size_t at)
 {
-    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)(r->at[0] + at)), b = _mm_loadu_si128((const __m128i *)(const void *)(r->at[1] + at));
-    return (vb)_mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(a), 0xFF00, b);
+    vi v = all_rows(rows, at);
+    _mm256_storeu_si256((__m256i *)(void *)to, _mm512_cvtepi32_epi16(v));
+    _mm256_storeu_si256((__m256i *)(void *)(to + 32), _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
 }
 
-static inline vb bits_32(const rows *r, size_t at, uint8_t b)
+static inline __attribute__((always_inline)) void pk_dots(vi *to, const vi *w, size_t w_step, const int8_t *const *x, const uint32_t n_r, const uint32_t n_t, const uint32_t n,
+                                                          int largest)
 {
-    uint64_t mask = load_u32(r->at[0] + at) | (uint64_t)load_u32(r->at[1] + at) << 32;
-    return (vb)_mm512_maskz_set1_epi8(mask, (char)b);
-}
-
-static inline __m128i f16_column(const uint8_t *p, size_t stride)
-{
-    __m128i h = _mm_cvtsi32_si128(load_u16(p));
-    h = _mm_insert_epi16(h, load_u16(p + stride), 1);
-    h = _mm_insert_epi16(h, load_u16(p + 2 * stride), 2);
-    h = _mm_insert_epi16(h, load_u16(p + 3 * stride), 3);
-    h = _mm_insert_epi16(h, load_u16(p + 4 * stride), 4);
-    h = _mm_insert_epi16(h, load_u16(p + 5 * stride), 5);
-    h = _mm_insert_epi16(h, load_u16(p + 6 * stride), 6);
-    return _mm_insert_epi16(h, load_u16(p + 7 * stride), 7);
-}
-
-static inline vf f16x8(const rows *r, size_t at, size_t stride)
-{
-    __m128i a = f16_column(r->at[0] + at, stride), b = f16_column(r->at[1] + at, stride);
-    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1));
-}
-
-static inline __attribute__((always_inline)) void tile_dots(vi dots[TILE_VECTORS][TILE_ACTS][2], const vb *w, size_t row_vectors, const hl_q8_unit *const a[TILE_ACTS],
-                                                            uint32_t n_tok, bool halves, int32_t largest)
-{
-    (void)largest;
-    UNROLL for (int i = 0; i < 8; i++) {
-        vi u[TILE_VECTORS];
-        UNROLL for (uint32_t k = 0; k < TILE_VECTORS; k++) u[k] = (vi)w[k * row_vectors + (size_t)i];
-        UNROLL for (uint32_t it = 0; it < n_tok; it++) {
-            vi x = both_32(a[it]->tile + 32 * i);
-            UNROLL for (uint32_t k = 0; k < TILE_VECTORS; k++) {
-                vi *to = &dots[k][it][halves && i >= 4];
-                *to = _mm512_dpbusd_epi32(*to, u[k], x);
-            }
+    (void)largest;                                     /* vpdpbusd does not saturate */
+    UNROLL for (uint32_t j = 0; j < n; j++) {
+        vi u[PANEL_R];
+        UNROLL for (uint32_t r = 0; r < n_r; r++) u[r] = n_r == 1 ? w[j] : pk_load((const uint8_t *)(w + j) + r * w_step);
+        UNROLL for (uint32_t t = 0; t < n_t; t++) {
+            vi q = _mm512_set1_epi32((int32_t)load_u32(x[t] + 4 * j));
+            UNROLL for (uint32_t r = 0; r < n_r; r++) to[r * PANEL_T + t] = _mm512_dpbusd_epi32(to[r * PANEL_T + t], u[r], q);
         }
     }
 }
 
-/* vpdpbusd does not saturate: how large a byte may be is no part of the shape. */
-#define panel_plain_15 panel_plain
-#define panel_plain_31 panel_plain
-#define panel_plain_255 panel_plain
-#define panel_mins_15 panel_mins
-#define panel_mins_31 panel_mins
-#define panel_halves_15 panel_halves
-#define panel_halves_63 panel_halves
-#define panel_halves_mins_15 panel_halves_mins
+/* How large a byte may be is no part of the shape. */
+#define tiles_plain_15 tiles_plain
+#define tiles_plain_31 tiles_plain
+#define tiles_plain_255 tiles_plain
+#define tiles_mins_15 tiles_mins
+#define tiles_mins_31 tiles_mins
+#define tiles_halves_15 tiles_halves
+#define tiles_halves_63 tiles_halves
+#define tiles_halves_mins_15 tiles_halves_mins
 #define PANEL_SHAPES                                                                                                                             \
     PANEL_SHAPE(plain, false, false, 255) PANEL_SHAPE(mins, false, true, 255)                                                                    \
     PANEL_SHAPE(halves, true, false, 255) PANEL_SHAPE(halves_mins, true, true, 255)
+#define TILES(shape, a, b, c)                                                                                                                    \
+    TILE(shape, 1, a, b, c) TILE(shape, 2, a, b, c) TILE(shape, 3, a, b, c) TILE(shape, 4, a, b, c) TILE(shape, 5, a, b, c) TILE(shape, 6, a, b, c)
+#define TILE_NAMES(shape) tile_##shape##_1, tile_##shape##_2, tile_##shape##_3, tile_##shape##_4, tile_##shape##_5, tile_##shape##_6
 
+#include "kern_packed.h"
 #include "kern_x86.h"
 
 static double probe_int8(uint64_t rounds)
@@ -195,7 +194,7 @@ static uint64_t probe_read(const void *data, size_t bytes, uint32_t streams)
 }
 
 const hl_cpu_kernels hl_kern_avx512 = {
-    .isa = "avx512", .supported = hl_cpu_has_avx512, .quantize = quantize, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
+    .isa = "avx512", .supported = hl_cpu_has_avx512, .group = G, .pack = pack, .quantize = quantize, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
     .matmul_scratch = matmul_scratch, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
     .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
     .probe_int8 = probe_int8, .probe_read = probe_read,

@@ -11,10 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { KV_TILE = 64 };                                 /* positions per softmax step, at multiples of itself */
-
 /* Steps of the grids that quantize tries: q = round(t * step / 2^15) for t = x scaled to a largest |t| of 32512 = 127 * 256. */
-enum { Q8_STEP_FIRST = 128, Q8_STEPS = 8, Q8_T_MAX = 32512 };
+enum { Q8_STEP_FIRST = 128, Q8_STEPS = 4, Q8_T_MAX = 32512 };
 #define Q8_SMALLEST 0x1p-96f                           /* below it Q8_T_MAX / amax might overflow: such a block is zero */
 
 /* In front of a loop of few, constant rounds over vectors, which have to end up in registers.  Not in builds with a sanitizer: its
@@ -38,6 +36,16 @@ static inline uint16_t load_u16(const void *p) { uint16_t v; memcpy(&v, p, 2); r
 static inline uint32_t load_u32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static inline uint64_t load_u64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 static inline void store_u32(void *p, uint32_t v) { memcpy(p, &v, 4); }
+
+static inline void q8_block_sums(hl_q8_unit *u, uint32_t ib, float d, const int32_t isum[2])
+{
+    const int32_t part[3] = { isum[0], isum[1], isum[0] + isum[1] };
+    u->d[ib] = d;
+    for (int i = 0; i < 3; i++) {
+        u->sum[i][ib] = d * (float)part[i];
+        u->comp[i][ib] = -128 * part[i];
+    }
+}
 
 static inline float f32_nan(void) { return bits_f32(0x7FC00000); }
 
@@ -71,16 +79,6 @@ static inline void scales_iq4_xs(const uint8_t *block, int8_t sc[8])
 {
     uint32_t high = load_u16(block + 2), low = load_u32(block + 4);
     for (int g = 0; g < 8; g++) sc[g] = (int8_t)((int)((low >> 4 * g & 15) | (high >> 2 * g & 3) << 4) - 32);
-}
-
-static inline size_t kv_row_bytes(uint32_t dtype, uint32_t dim)
-{
-    return dtype == HL_F32 ? (size_t)dim * 4 : dtype == HL_F16 ? (size_t)dim * 2 : (size_t)((dim + 31) / 32) * sizeof(hl_block_q8_0);
-}
-
-static inline const uint8_t *kv_rows(const void *base, const hl_kv_layer *kv, uint32_t head, uint32_t dim)
-{
-    return (const uint8_t *)base + (size_t)head * kv->n_slots * kv_row_bytes(kv->dtype, dim);
 }
 
 #endif

@@ -174,11 +174,7 @@ static inline void quantize_block(hl_q8_unit *out, const float *x, uint32_t ib)
         }
         d = (float)xq_best / (float)qq_best * (amax * (1.0f / (float)Q8_T_MAX));
     }
-    out->d[ib] = d;
-    for (int h = 0; h < 2; h++) {
-        out->isum[h][ib] = isum[h];
-        out->sum[h][ib] = d * (float)isum[h];
-    }
+    q8_block_sums(out, ib, d, isum);
 }
 
 /* A group of any type by its number in the row. */

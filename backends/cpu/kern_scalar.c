@@ -5,11 +5,13 @@
  * Each function here does for one row, token or head what the comment in kernels.h says; any thread, no state.
  */
 #include "kern_plain.h"
+#include "cpu/kv.h"
 
-static void matmul_q8(uint32_t dtype, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
+static void matmul_q8(uint32_t dtype, bool packed, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
                       uint32_t cols, const void *act, uint32_t n_tok, float *restrict scratch)
 {
     (void)scratch;
+    (void)packed;
     for (uint32_t ir = 0; ir < n_rows; ir++) {
         for (uint32_t it = 0; it < n_tok; it++) y[it * stride + ir] = 0;
         for (uint32_t ib = 0; ib < cols / 32; ib++) {
@@ -140,42 +142,55 @@ static float kv_at(uint32_t dtype, const uint8_t *row, uint32_t i)
     return hl_f16_to_f32(load_u16(b)) * (float)(int8_t)b[2 + i % 32];
 }
 
-static void attention(const hl_kv_layer *kv, uint32_t kv_head, const float *q, uint32_t n_q, uint32_t p0, uint32_t p1, float scale,
-                      float softcap_at, float *out, float *scratch)
+/* q . k of one position */
+static float key_dot(const hl_kv_layer *kv, uint32_t head, uint32_t slot, const float *q, uint8_t *row)
 {
-    size_t k_bytes = kv_row_bytes(kv->dtype, kv->dim_k), v_bytes = kv_row_bytes(kv->dtype, kv->dim_v);
-    const uint8_t *k = kv_rows(kv->k, kv, kv_head, kv->dim_k), *v = kv_rows(kv->v, kv, kv_head, kv->dim_v);
-    float *score = scratch;                            /* [KV_TILE] */
-    for (uint32_t iq = 0; iq < n_q; iq++, q += kv->dim_k, out += kv->dim_v) {
-        float best = -INFINITY, total = 0;
-        for (uint32_t i = 0; i < kv->dim_v; i++) out[i] = 0;
-        for (uint32_t tile = p0 - p0 % KV_TILE; tile < p1; tile += KV_TILE) {
-            uint32_t from = HL_MAX(tile, p0), to = HL_MIN(tile + KV_TILE, p1);
-            float was = best;
-            for (uint32_t p = from; p < to; p++) {
-                const uint8_t *row = k + p % kv->n_slots * k_bytes;
-                float dot = 0;
-                for (uint32_t i = 0; i < kv->dim_k; i++) dot += q[i] * kv_at(kv->dtype, row, i);
-                dot *= scale;
-                if (softcap_at > 0) dot = (float)(softcap_at * tanh((double)dot / softcap_at));
-                score[p - tile] = dot;
-                best = dot > best ? dot : best;        /* a NaN shows in its weight below */
-            }
-            float keep = best == -INFINITY ? 1 : (float)exp((double)was - best), base = best == -INFINITY ? 0 : best;
-            total *= keep;
-            for (uint32_t i = 0; i < kv->dim_v; i++) out[i] *= keep;
-            for (uint32_t p = from; p < to; p++) {
-                const uint8_t *row = v + p % kv->n_slots * v_bytes;
-                float e = (float)exp((double)score[p - tile] - base);
-                total += e;
-                for (uint32_t i = 0; i < kv->dim_v; i++) out[i] += e * kv_at(kv->dtype, row, i);
-            }
-        }
-        for (uint32_t i = 0; i < kv->dim_v; i++) out[i] = total == 0 ? 0 : out[i] / total;
-    }
+    float dot = 0;
+    k_row_move(kv, head, slot, row, false);
+    for (uint32_t i = 0; i < kv->dim_k; i++) dot += q[i] * kv_at(kv->dtype, row, i);
+    return dot;
 }
 
-static size_t attention_scratch(uint32_t n_q, uint32_t dim_v) { (void)n_q; (void)dim_v; return KV_TILE; }
+static void attend(const hl_attention *a, uint32_t kv_head, const float *q, uint32_t p0, uint32_t p1, float *out, float *scratch)
+{
+    const hl_kv_layer *kv = a->kv;
+    float *score = scratch;                            /* [KV_TILE], then a row of K */
+    uint8_t *row = (uint8_t *)(scratch + KV_TILE);
+    float best = -INFINITY, total = 0;
+    for (uint32_t i = 0; i < kv->dim_v; i++) out[i] = 0;
+    for (uint32_t tile = p0 - p0 % KV_TILE; tile < p1; tile += KV_TILE) {
+        uint32_t from = HL_MAX(tile, p0), to = HL_MIN(tile + KV_TILE, p1);
+        float was = best;
+        for (uint32_t p = from; p < to; p++) {
+            float dot = key_dot(kv, kv_head, p % kv->n_slots, q, row) * a->scale;
+            if (a->softcap > 0) dot = (float)(a->softcap * tanh((double)dot / a->softcap));
+            score[p - tile] = dot;
+            best = dot > best ? dot : best;            /* a NaN shows in its weight below */
+        }
+        float keep = best == -INFINITY ? 1 : (float)exp((double)was - best), base = best == -INFINITY ? 0 : best;
+        total *= keep;
+        for (uint32_t i = 0; i < kv->dim_v; i++) out[i] *= keep;
+        for (uint32_t p = from; p < to; p++) {
+            const uint8_t *v = v_row(kv, kv_head, p % kv->n_slots);
+            float e = (float)exp((double)score[p - tile] - base);
+            total += e;
+            for (uint32_t i = 0; i < kv->dim_v; i++) out[i] += e * kv_at(kv->dtype, v, i);
+        }
+    }
+    for (uint32_t i = 0; i < kv->dim_v; i++) out[i] = total == 0 ? 0 : out[i] / total;
+}
+
+static void attention(const hl_attention *a, uint32_t kv_head, uint32_t head0, uint32_t n_heads, uint32_t tok0, uint32_t n_tok, float *scratch)
+{
+    for (uint32_t t = tok0; t < tok0 + n_tok; t++)
+        for (uint32_t h = head0; h < head0 + n_heads; h++) {
+            const size_t at = (size_t)t * a->n_heads + h;
+            const uint32_t p = a->pos0 + t;
+            attend(a, kv_head, a->q + at * a->kv->dim_k, a->window && p + 1 > a->window ? p + 1 - a->window : 0, p + 1, a->out + at * a->kv->dim_v, scratch);
+        }
+}
+
+static size_t attention_scratch(uint32_t dim_k, uint32_t dim_v) { (void)dim_v; return KV_TILE + dim_k + 16; }
 
 /* ---- probes ---- */
 

@@ -9,16 +9,16 @@
 #include "backend.h"
 
 /* A quantised activation row of n elements (n a multiple of 32) is an array of units of 256 columns, 8 blocks of 32: x ~ d[block] * q.
- * The scale of a block is searched: the best of eight grids, then the least-squares factor for it.  On Gaussian data the mean squared
- * error is a fifth below that of max / 127, at no cost for the matrices.  Every table gives the same q, d, sum and isum.
+ * The scale of a block is searched: the best of four grids, then the least-squares factor for it.  On Gaussian data the mean squared
+ * error is a sixth below that of max / 127 (eight grids: a fifth, at twice the time), at no cost for the matrices.  Every table gives the same bytes.
  * A block with an Inf or NaN has d = NaN and q = 0; a block whose largest element is below 2^-96 is zero; so is what lies beyond n. */
 typedef struct hl_q8_unit {
     int8_t q[256];                   /* -127..127 */
-    int8_t tile[256];                /* the same in the order that this table's many-token products want (or nothing) */
     float d[8];
-    float sum[2][8];                 /* d * isum, for types with minimums */
-    int32_t isum[2][8];              /* sums of q over the first 16 of every block, over the second 16 of every block */
+    float sum[3][8];                 /* d * the sum of q over the first 16 of every block, over the second 16, over all: for minimums */
+    int32_t comp[3][8];              /* -128 * the sums of q: for weights with an offset of 128 / 2^k */
 } hl_q8_unit;
+enum { HL_ATTENTION_ROWS = 48 };
 size_t hl_q8_row_bytes(uint32_t n);                    /* multiple of 64 */
 hl_q8_unit *hl_q8_row_at(void *base, uint32_t n, uint32_t tok);    /* row tok of an array of such rows */
 
@@ -28,10 +28,16 @@ typedef struct hl_cpu_kernels {
 
     void (*quantize)(hl_q8_unit *out, const float *restrict x, uint32_t n);
 
-    /* y[t * stride + r] = W[r] . x[t] for r < n_rows, t < n_tok.  w: file layout, row_bytes apart.  8-bit: quantised types only; act: rows of
-     * hl_q8_row_bytes(cols), 64-byte aligned.  f32: any type; x: rows of cols floats.  scratch: matmul_scratch(cols) floats, 64-byte
-     * aligned.  Many tokens: call with multiples of 16 rows if you can, a panel of 16 rows is unpacked once for all tokens. */
-    void (*matmul_q8)(uint32_t dtype, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
+    /* Rows interleaved in groups (cpu/packed.h): how many rows in a group; 0: this table takes the file's layout only.  pack: n_rows rows in the
+     * file's layout, row_bytes apart, to whole groups; 64-byte aligned. */
+    uint32_t group;
+    void (*pack)(uint32_t dtype, void *to, const uint8_t *rows, size_t row_bytes, uint32_t n_rows, uint32_t cols);
+
+    /* y[t * stride + r] = W[r] . x[t] for r < n_rows, t < n_tok.  w: file layout, row_bytes apart, or packed (from the first row of a group; the
+     * same bits).  8-bit: quantised types only; act: rows of hl_q8_row_bytes(cols), 64-byte aligned.  f32: any type, file layout; x: rows of cols
+     * floats.  scratch: matmul_scratch(cols) floats, 64-byte aligned.  Many tokens: call with multiples of 32 rows if you can, a panel of rows is
+     * unpacked once for all tokens. */
+    void (*matmul_q8)(uint32_t dtype, bool packed, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
                       uint32_t cols, const void *act, uint32_t n_tok, float *restrict scratch);
     void (*matmul_f32)(uint32_t dtype, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
                        uint32_t cols, const float *restrict x, uint32_t n_tok, float *restrict scratch);
@@ -44,11 +50,10 @@ typedef struct hl_cpu_kernels {
     void (*softcap)(float *y, size_t n, float cap);
     void (*kv_store)(uint32_t dtype, void *dst, const float *src, uint32_t dim);                   /* one head's row */
 
-    /* Attention of n_q query rows that share one KV head and one token (a GQA group) over key positions [p0, p1): online softmax over tiles
-     * of 64 positions that begin at multiples of 64, so that the sums depend on positions only.  q: [n_q][dim_k]; out: [n_q][dim_v]. */
-    void (*attention)(const hl_kv_layer *kv, uint32_t kv_head, const float *q, uint32_t n_q, uint32_t p0, uint32_t p1, float scale,
-                      float softcap, float *out, float *scratch);
-    size_t (*attention_scratch)(uint32_t n_q, uint32_t dim_v);                                     /* floats */
+    /* Attention of heads head0 .. head0 + n_heads, which share kv_head, of the call's tokens tok0 .. tok0 + n_tok: at most HL_ATTENTION_ROWS in all.
+     * Online softmax over tiles of 64 positions that begin at multiples of 64, so that the sums depend on positions only. */
+    void (*attention)(const hl_attention *a, uint32_t kv_head, uint32_t head0, uint32_t n_heads, uint32_t tok0, uint32_t n_tok, float *scratch);
+    size_t (*attention_scratch)(uint32_t dim_k, uint32_t dim_v);                                   /* floats */
 
     double (*probe_int8)(uint64_t rounds);             /* operations done; the time is the caller's */
     uint64_t (*probe_read)(const void *data, size_t bytes, uint32_t streams);

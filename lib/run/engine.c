@@ -11,9 +11,9 @@
 #include "run/session.h"
 
 enum { CHUNK = 4 << 20, ALIGN = 64 };
-/* Upper bounds of what an engine takes besides its weights: for each thread (the device's scratch), each layer (tables, padding), in all; and,
- * of address space, what the allocator maps to align a large block. */
-enum { EXTRA_THREAD = 80 << 10, EXTRA_LAYER = 8 << 10, EXTRA = 128 << 10, EXTRA_ADDRESS = 2 << 20 };
+/* Upper bounds of what an engine takes besides its weights and scratch: for each layer (tables, padding), in all; and, of address space,
+ * what the allocator maps to align a large block. */
+enum { EXTRA_LAYER = 8 << 10, EXTRA = 128 << 10, EXTRA_ADDRESS = 2 << 20 };
 
 /* One matrix to be placed: rows [row0, row0 + n_rows) of a tensor. */
 typedef struct piece {
@@ -228,7 +228,7 @@ uint64_t hl_engine_weight_bytes(const hl_model *m) { return m->tensor_bytes; }
 
 uint64_t hl_engine_extra_bytes(const hllm_model *m)
 {
-    return (uint64_t)hl_pool_threads(m->rt->pool) * EXTRA_THREAD + (uint64_t)m->model->config.n_layers * EXTRA_LAYER + EXTRA;
+    return hl_batch_bytes(m->model) + (uint64_t)hl_pool_threads(m->rt->pool) * hl_scratch_thread_bytes(m->model) + (uint64_t)m->model->config.n_layers * EXTRA_LAYER + EXTRA;
 }
 
 hl_status hl_engine_reserve(hllm_engine *e, hl_error *err, uint64_t need, const char *what)
@@ -319,19 +319,34 @@ done:
 
 /* ---- worker ---- */
 
+/* Takes the next session, and with it those behind it that want one more token too.  e->lock held. */
+static uint32_t take_sessions(hllm_engine *e, hllm_session **out)
+{
+    uint32_t n = 0;
+    hllm_session *kept = NULL;                         /* the last one that stays */
+    for (hllm_session *s = e->first, *next; s && n < HL_BATCH; s = next) {
+        next = s->next;
+        if (n && !(hl_batch_takes(out[0]) && hl_batch_takes(s))) { kept = s; continue; }
+        if (kept) kept->next = next;
+        else e->first = next;
+        if (e->last == s) e->last = kept;
+        s->next = NULL;
+        out[n++] = s;
+    }
+    return n;
+}
+
 static void *worker_main(void *v)
 {
     hllm_engine *e = v;
     pthread_mutex_lock(&e->lock);
     for (;;) {
+        hllm_session *sessions[HL_BATCH];
         while (!e->first && !e->stop) pthread_cond_wait(&e->wake, &e->lock);
         if (!e->first) break;                          /* stop: sessions are gone by then, they hold references */
-        hllm_session *s = e->first;
-        e->first = s->next;
-        if (!e->first) e->last = NULL;
-        s->next = NULL;
+        const uint32_t n = take_sessions(e, sessions);
         pthread_mutex_unlock(&e->lock);
-        hl_session_step(s);                            /* queues itself again when there is more */
+        hl_batch_step(e, e->batch, sessions, n);       /* they queue themselves again when there is more */
         pthread_mutex_lock(&e->lock);
     }
     pthread_mutex_unlock(&e->lock);
@@ -366,6 +381,22 @@ bool hl_engine_unqueue(hllm_engine *e, hllm_session *s)
 }
 
 /* ---- life ---- */
+
+/* Layers that rotate alike share a table: one kind, or two when windowed layers have a base of their own. */
+static hl_status find_ropes(hllm_engine *e)
+{
+    const hl_model *m = e->model;
+    const hl_layer *kind[HL_ROPES];
+    for (uint32_t il = 0; il < m->config.n_layers; il++) {
+        const hl_layer *l = &m->layers[il];
+        uint32_t r = 0;
+        while (r < e->n_ropes && (kind[r]->rope_base != l->rope_base || kind[r]->rope_scale != l->rope_scale)) r++;
+        if (r == HL_ROPES) return HLLM_E_INTERNAL;
+        if (r == e->n_ropes) kind[e->n_ropes++] = l;
+        e->rope_of_layer[il] = (uint8_t)r;
+    }
+    return HLLM_OK;
+}
 
 static hl_status read_vocab_facts(hllm_engine *e)
 {
@@ -406,7 +437,9 @@ hl_status hl_engine_new(hllm_model *m, const hllm_engine_options *opt, hllm_engi
     l.e = e;
     HL_TRY(choose_load(e, opt, l.err));
     HL_NEED(e->layers = hl_alloc_array(env->mem, e->model->config.n_layers, sizeof *e->layers));
-    HL_TRY(e->be->open(env, l.err, &(hl_device_options){ m->rt->pool, m->rt->isa, e->act_f32 }, &e->dev));
+    HL_NEED(e->rope_of_layer = hl_alloc_array(env->mem, e->model->config.n_layers, 1));
+    HL_TRY(find_ropes(e));
+    HL_TRY(e->be->open(env, l.err, &(hl_device_options){ m->rt->pool, m->rt->isa, e->act_f32, e->model->config.head_dim_k, e->model->config.head_dim_v }, &e->dev));
     HL_TRY(list_pieces(&l));
     HL_TRY(check_loading(&l, opt));
     HL_TRY(e->be->stream_new(e->dev, l.err, &e->stream));
@@ -416,6 +449,7 @@ hl_status hl_engine_new(hllm_model *m, const hllm_engine_options *opt, hllm_engi
     HL_TRY(e->load == HLLM_LOAD_MMAP ? map_all(&l) : read_all(&l));
     if (e->model->t[HL_HEAD] == e->model->t[HL_EMBED]) e->head = e->embed;
     HL_TRY(read_vocab_facts(e));
+    HL_TRY(hl_batch_new(e, &e->batch));
     HL_TRY(hl_thread_start(l.err, &e->worker, worker_main, e));
     e->worker_runs = true;
     *out = e; e = NULL;
@@ -442,6 +476,7 @@ void hl_engine_unref(hllm_engine *e)
         pthread_join(e->worker, NULL);
     }
     if (e->stream) e->be->stream_free(e->stream);
+    hl_batch_free(e, e->batch);
     if (e->dev) {
         e->be->free(e->dev, e->matrices, e->matrices_bytes);
         e->be->free(e->dev, e->vectors, e->vectors_bytes);
@@ -450,6 +485,7 @@ void hl_engine_unref(hllm_engine *e)
     for (uint32_t i = 0; e->maps && i < e->model->gguf->n_shards; i++) hl_file_unmap(e->maps[i].base, e->maps[i].bytes);
     hl_free(mem, e->maps);
     hl_free(mem, e->layers);
+    hl_free(mem, e->rope_of_layer);
     hl_free(mem, e->end_ids);
     pthread_cond_destroy(&e->wake);
     pthread_mutex_destroy(&e->lock);

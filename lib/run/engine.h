@@ -1,7 +1,7 @@
 /* engine.h: a model's weights placed in memory, and the worker thread that computes for all sessions on them.
  *
  * Weights are immutable after hl_engine_new.  Only the worker thread calls the backend's operators; sessions queue their jobs and take turns,
- * one micro-batch or one token each.
+ * one micro-batch or one token each; those that want one more token of an answer take their turn together (batch.c).
  */
 #ifndef HL_ENGINE_H
 #define HL_ENGINE_H
@@ -14,6 +14,9 @@ typedef struct hl_layer_weights {
     const float *attn_norm, *attn_norm_b, *attn_norm_2, *attn_norm_2_b, *q_b, *k_b, *v_b, *q_norm, *k_norm, *out_b, *attn_post_norm;
     const float *ffn_norm, *ffn_norm_b, *gate_b, *up_b, *down_b, *ffn_post_norm;
 } hl_layer_weights;
+
+enum { HL_ROPES = 2, HL_BATCH = 16 };                  /* kinds of rotation in a model; sessions in one pass */
+typedef struct hl_batch hl_batch;
 
 typedef struct hl_mapping { void *base; size_t bytes; const uint8_t *data; } hl_mapping;
 
@@ -31,6 +34,7 @@ struct hllm_engine {
     uint64_t ram_bytes;                                /* 0: the machine's */
 
     hl_layer_weights *layers;                          /* [n_layers] */
+    uint8_t *rope_of_layer; uint32_t n_ropes;          /* [n_layers]: layers that rotate alike share a table */
     hl_weight embed, head;                             /* the same data when tied */
     const float *out_norm, *out_norm_b, *head_b;
     void *matrices; size_t matrices_bytes;             /* read mode: one block */
@@ -40,6 +44,7 @@ struct hllm_engine {
     size_t max_piece;                                  /* bytes of the longest token */
     int32_t *end_ids; uint32_t n_end_ids;              /* tokens that end a generation */
 
+    hl_batch *batch;                                   /* the worker's */
     _Atomic uint64_t reserved_bytes;                   /* weights and all sessions */
     pthread_t worker;
     bool worker_runs;

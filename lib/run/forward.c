@@ -2,31 +2,48 @@
  *
  * What differs between families is data: hl_family (norm, activation, rotation, order of blocks) and which weights are there.  A layer's
  * kind chooses its function: attention + dense FFN today; mixture-of-experts and recurrent layers are further cases of run_layer.
- * Runs on the engine's worker thread; allocates nothing; looks at the session's cancel flag several times a layer.
+ * A pass computes the tokens of one session, or one token of each of several (batch.c): only rotation, cache and attention know the difference.
+ * Runs on the engine's worker thread; allocates nothing; looks at the sessions' cancel flags several times a layer.
  */
 #include <math.h>
 
 #include "run/session.h"
 
 typedef struct pass {
-    hllm_session *s;
     hllm_engine *e;
     const hl_backend_vt *be;
     hl_stream *st;
     const hl_model *m;
     const hl_family *f;
     const hl_config *c;
-    uint32_t n, pos0;
+    const hl_scratch *z;
+    hl_part *parts;
+    uint32_t n_parts, n;                               /* n: tokens of all parts */
 } pass;
 
 /* A micro-batch of a wide model takes long in one layer: parts of it are left out as soon as the answer is not wanted any more.  What they leave
- * behind is never read: hl_forward looks once more before it says that all went well. */
-static bool cancelled(const pass *p) { return atomic_load_explicit(&p->s->cancel, memory_order_relaxed); }
+ * behind is never read: hl_forward looks once more before it says that all went well.  One of several sessions ends at once and its token is
+ * computed no further than the operators that all share. */
+static bool cancelled(const pass *p)
+{
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        hllm_session *s = p->parts[i].s;
+        if (!s) continue;
+        if (!atomic_load_explicit(&s->cancel, memory_order_relaxed)) { left++; continue; }
+        if (p->n_parts == 1) return true;
+        pthread_mutex_lock(&s->lock);
+        hl_session_end_cancelled(s);
+        pthread_mutex_unlock(&s->lock);
+        p->parts[i].s = NULL;                          /* from now on it may be freed */
+    }
+    return left == 0;
+}
 
 /* The activation that matrices read: x as it is, or as 8-bit blocks. */
 static hl_act make_act(const pass *p, const float *x, uint32_t width, bool fine)
 {
-    hl_act a = { x, p->be->act_bytes(p->e->dev, width) ? p->s->z.act : NULL, fine, width, p->n };
+    hl_act a = { x, p->be->act_bytes(p->e->dev, width) ? p->z->act : NULL, fine, width, p->n };
     p->be->quantize(p->st, &a);
     return a;
 }
@@ -41,11 +58,13 @@ static void attention(const pass *p, uint32_t il, const float *in)
 {
     const hl_layer *l = &p->m->layers[il];
     const hl_layer_weights *w = &p->e->layers[il];
-    hl_scratch *z = &p->s->z;
+    const hl_scratch *z = p->z;
     const hl_config *c = p->c;
     const uint32_t dk = c->head_dim_k, dv = c->head_dim_v;
     const size_t nq = (size_t)l->n_heads * dk, nk = (size_t)l->n_heads_kv * dk, nv = (size_t)l->n_heads_kv * dv;
-    const float *cos_sin = p->s->ropes[p->s->rope_of_layer[il]].cos_sin;
+    const float *cos_sin = z->cos_sin[p->e->rope_of_layer[il]];
+    hl_attention att[HL_BATCH];
+    uint32_t n_att = 0;
 
     hl_act a = make_act(p, in, c->n_embd, false);
     const hl_product qkv[] = { { &w->q, w->q_b, z->q, nq }, { &w->k, w->k_b, z->k, nk }, { &w->v, w->v_b, z->v, nv } };
@@ -55,9 +74,15 @@ static void attention(const pass *p, uint32_t il, const float *in)
     p->be->rope(p->st, z->q, nq, p->n, l->n_heads, dk, c->n_rot, p->f->rope, cos_sin);
     p->be->rope(p->st, z->k, nk, p->n, l->n_heads_kv, dk, c->n_rot, p->f->rope, cos_sin);
     if (cancelled(p)) return;
-    p->be->kv_put(p->st, &p->s->kv[il], z->k, nk, z->v, nv, p->pos0, p->n);
-    p->be->attention(p->st, &(hl_attention){ .q = z->q, .out = z->att, .kv = &p->s->kv[il], .n_heads = l->n_heads, .n_tok = p->n, .pos0 = p->pos0,
-                                             .window = l->window, .scale = c->attention_scale, .softcap = c->attention_softcap });
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        const hl_part *t = &p->parts[i];
+        if (!t->s) continue;
+        const hl_kv_layer *kv = &t->s->kv[il];
+        p->be->kv_put(p->st, kv, z->k + t->row * nk, nk, z->v + t->row * nv, nv, t->pos0, t->n);
+        att[n_att++] = (hl_attention){ .q = z->q + t->row * nq, .out = z->att + (size_t)t->row * l->n_heads * dv, .kv = kv, .n_heads = l->n_heads, .n_tok = t->n,
+                                       .pos0 = t->pos0, .window = l->window, .scale = c->attention_scale, .softcap = c->attention_softcap };
+    }
+    p->be->attention(p->st, att, n_att);
     if (cancelled(p)) return;
     a = make_act(p, z->att, l->n_heads * dv, false);
     p->be->matmul(p->st, &a, &(hl_product){ &w->out, w->out_b, z->xn2, c->n_embd }, 1);
@@ -68,7 +93,7 @@ static void feed_forward(const pass *p, uint32_t il, const float *in, float *out
 {
     const hl_layer *l = &p->m->layers[il];
     const hl_layer_weights *w = &p->e->layers[il];
-    hl_scratch *z = &p->s->z;
+    const hl_scratch *z = p->z;
     if (cancelled(p)) return;
     hl_act a = make_act(p, in, p->c->n_embd, false);
     const hl_product gate_up[] = { { &w->up, w->up_b, z->up, l->n_ff }, { &w->gate, w->gate_b, z->gate, l->n_ff } };
@@ -83,7 +108,7 @@ static void feed_forward(const pass *p, uint32_t il, const float *in, float *out
 static void sequential_block(const pass *p, uint32_t il)
 {
     const hl_layer_weights *w = &p->e->layers[il];
-    hl_scratch *z = &p->s->z;
+    const hl_scratch *z = p->z;
     const size_t all = (size_t)p->n * p->c->n_embd;
     norm(p, z->xn, z->x, w->attn_norm, w->attn_norm_b);
     attention(p, il, z->xn);
@@ -99,7 +124,7 @@ static void sequential_block(const pass *p, uint32_t il)
 static void parallel_block(const pass *p, uint32_t il)
 {
     const hl_layer_weights *w = &p->e->layers[il];
-    hl_scratch *z = &p->s->z;
+    const hl_scratch *z = p->z;
     const size_t all = (size_t)p->n * p->c->n_embd;
     norm(p, z->xn, z->x, w->attn_norm, w->attn_norm_b);
     if (w->attn_norm_2) {
@@ -119,52 +144,56 @@ static void run_layer(const pass *p, uint32_t il)
     }
 }
 
-/* cos and sin of every position of this micro-batch, times the kind's magnitude. */
+/* cos and sin of every token's position, times the kind's magnitude. */
 static hl_status rope_tables(const pass *p)
 {
     hl_status rc = HLLM_OK;
     const uint32_t half = p->c->n_rot / 2;
-    for (uint32_t r = 0; r < p->s->n_ropes; r++) {
-        hl_rope_set *set = &p->s->ropes[r];
-        float *t = p->s->z.cos_sin_host;
-        for (uint32_t i = 0; i < p->n; i++)
-            for (uint32_t j = 0; j < half; j++) {
-                double a = set->angle[j] * (p->pos0 + i), sine, cosine;
-                sincos(a, &sine, &cosine);
-                *t++ = (float)cosine * set->magnitude;
-                *t++ = (float)sine * set->magnitude;
-            }
-        HL_TRY(p->be->write(p->st, set->cos_sin, p->s->z.cos_sin_host, (size_t)p->n * p->c->n_rot * sizeof(float)));
+    for (uint32_t r = 0; r < p->e->n_ropes; r++) {
+        float *t = p->z->cos_sin_host;
+        for (uint32_t k = 0; k < p->n_parts; k++) {
+            const hl_part *part = &p->parts[k];
+            const hl_rope_set *set = &part->s->ropes[r];
+            for (uint32_t i = 0; i < part->n; i++)
+                for (uint32_t j = 0; j < half; j++) {
+                    double a = set->angle[j] * (part->pos0 + i), sine, cosine;
+                    sincos(a, &sine, &cosine);
+                    *t++ = (float)cosine * set->magnitude;
+                    *t++ = (float)sine * set->magnitude;
+                }
+        }
+        HL_TRY(p->be->write(p->st, p->z->cos_sin[r], p->z->cos_sin_host, (size_t)p->n * p->c->n_rot * sizeof(float)));
     }
 done:
     return rc;
 }
 
-hl_status hl_forward(hllm_session *s, const int32_t *tokens, uint32_t n, uint32_t pos0)
+hl_status hl_forward(hllm_engine *e, const hl_scratch *z, hl_part *parts, uint32_t n_parts, hl_error *err)
 {
     hl_status rc = HLLM_OK;
-    hllm_engine *e = s->engine;
     const hl_model *m = e->model;
-    const pass p = { s, e, e->be, e->stream, m, m->family, &m->config, n, pos0 };
+    pass p = { e, e->be, e->stream, m, m->family, &m->config, z, parts, n_parts, 0 };
+    for (uint32_t i = 0; i < n_parts; i++) { parts[i].row = p.n; p.n += parts[i].n; }
     HL_TRY(rope_tables(&p));
-    p.be->embed(p.st, s->z.x, &e->embed, tokens, n, m->family->embed_scaled ? sqrtf((float)m->config.n_embd) : 1.0f);
+    for (uint32_t i = 0; i < n_parts; i++)
+        p.be->embed(p.st, z->x + (size_t)parts[i].row * m->config.n_embd, &e->embed, parts[i].tokens, parts[i].n, m->family->embed_scaled ? sqrtf((float)m->config.n_embd) : 1.0f);
     for (uint32_t il = 0; il < m->config.n_layers; il++) {
         run_layer(&p, il);
         if (cancelled(&p)) { rc = HLLM_E_CANCELLED; goto done; }
     }
-    norm(&p, s->z.hidden, s->z.x, e->out_norm, e->out_norm_b);
-    HL_TRY(p.be->sync(p.st, &s->err));
+    norm(&p, z->hidden, z->x, e->out_norm, e->out_norm_b);
+    HL_TRY(p.be->sync(p.st, err));
 done:
     return rc;
 }
 
-void hl_forward_head(hllm_session *s, uint32_t row, uint32_t n)
+hl_status hl_forward_head(hllm_engine *e, const hl_scratch *z, uint32_t row, uint32_t n, hl_error *err)
 {
-    hllm_engine *e = s->engine;
     const hl_config *c = &e->model->config;
-    const pass p = { s, e, e->be, e->stream, e->model, e->model->family, c, n, 0 };
+    const pass p = { e, e->be, e->stream, e->model, e->model->family, c, z, NULL, 0, n };
     /* Of all 8-bit inputs the head's costs the most accuracy (measured: a third of the whole loss on SmolLM2) and least to refine. */
-    hl_act a = make_act(&p, s->z.hidden + (size_t)row * c->n_embd, c->n_embd, true);
-    p.be->matmul(p.st, &a, &(hl_product){ &e->head, e->head_b, s->z.logits, c->n_vocab }, 1);
-    if (c->final_softcap > 0) p.be->softcap(p.st, s->z.logits, (size_t)n * c->n_vocab, c->final_softcap);
+    hl_act a = make_act(&p, z->hidden + (size_t)row * c->n_embd, c->n_embd, true);
+    p.be->matmul(p.st, &a, &(hl_product){ &e->head, e->head_b, z->logits, c->n_vocab }, 1);
+    if (c->final_softcap > 0) p.be->softcap(p.st, z->logits, (size_t)n * c->n_vocab, c->final_softcap);
+    return p.be->sync(p.st, err);
 }

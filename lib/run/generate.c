@@ -98,9 +98,9 @@ static bool sample(hllm_session *s)
     return finish == HLLM_FINISH_NONE;
 }
 
-bool hl_session_generate_step(hllm_session *s)
+bool hl_session_generate_step(hllm_session *s, hl_status rc)
 {
-    hl_status rc = HLLM_OK;
+    if (rc != HLLM_OK) return end_with(s, rc);
     if (atomic_load(&s->cancel)) return end(s, HLLM_FINISH_CANCELLED, HLLM_OK);
     if (s->n_kv < s->n_tokens) {
         if ((rc = hl_session_compute(s)) != HLLM_OK) return end_with(s, rc);

@@ -5,14 +5,21 @@
 
 #include <string.h>
 
-enum { DEFAULT_CTX = 4096, DEFAULT_MICRO_BATCH = 512, MAX_MICRO_BATCH = 4096, SCRATCH_AIM = 24 << 20, LOGITS_AIM = 4 << 20, ALIGN = 64 };
+enum { DEFAULT_CTX = 4096, DEFAULT_MICRO_BATCH = 512, MAX_MICRO_BATCH = 4096, SCRATCH_AIM = 36 << 20, LOGITS_AIM = 4 << 20, ALIGN = 64 };
 
 /* ---- sizes ---- */
 
 /* Before a device is open: no backend's 8-bit activation is larger. */
-static uint64_t act_width_bytes(uint64_t n) { return 3 * n + 768; }
+static uint64_t act_width_bytes(uint64_t n) { return 2 * n + 768; }
 
-static uint64_t token_scratch_bytes(const hl_model *m)
+uint64_t hl_scratch_thread_bytes(const hl_model *m)
+{
+    const hl_config *c = &m->config;
+    const uint64_t widest = HL_MAX(HL_MAX((uint64_t)c->n_embd, (uint64_t)c->max_heads * c->head_dim_v), (uint64_t)c->max_ff);
+    return 88 * (widest + 256) + 512ull * (c->head_dim_k + c->head_dim_v + 32) + (64 << 10);
+}
+
+uint64_t hl_scratch_token_bytes(const hl_model *m)
 {
     const hl_config *c = &m->config;
     const uint64_t att = (uint64_t)c->max_heads * c->head_dim_v;
@@ -33,18 +40,18 @@ hl_status hl_session_sizes_for(const hl_model *m, const hllm_session_options *op
     if (opt->micro_batch > MAX_MICRO_BATCH)
         return hl_fail(err, HLLM_E_ARG, "micro_batch is %u, the limit is %u", opt->micro_batch, (uint32_t)MAX_MICRO_BATCH);
     if (opt->kv > HLLM_KV_Q8_0) return hl_fail(err, HLLM_E_ARG, "kv is %u, the highest known is %u", opt->kv, (uint32_t)HLLM_KV_Q8_0);
-    const uint64_t each = token_scratch_bytes(m);
-    uint32_t batch = DEFAULT_MICRO_BATCH;              /* a number of the model alone: results may depend on it */
-    while (batch > 32 && batch * each > SCRATCH_AIM) batch /= 2;
+    const uint64_t each = hl_scratch_token_bytes(m);
+    /* A number of the model alone: results may depend on it. */
+    const uint32_t batch = (uint32_t)HL_MIN(HL_MAX(SCRATCH_AIM / each / 32 * 32, (uint64_t)32), (uint64_t)DEFAULT_MICRO_BATCH);
     out->micro_batch = HL_MIN(opt->micro_batch ? opt->micro_batch : batch, out->n_ctx);
     out->logit_rows = (uint32_t)HL_MIN(HL_MAX(LOGITS_AIM / (4ull * c->n_vocab), 1ull), (uint64_t)HL_MIN((uint32_t)HL_LOGIT_ROWS, out->micro_batch));
     const uint32_t dtype = kv_type(opt->kv);
     for (uint32_t il = 0; il < c->n_layers; il++) {
         const hl_layer *l = &m->layers[il];
-        uint64_t slots = out->n_ctx;
+        uint64_t slots = hl_align_up((uint64_t)out->n_ctx, HL_KV_SLOTS);
         if (l->window) {
             /* A micro-batch writes before its first token reads: the window and the micro-batch must both fit. */
-            slots = HL_MIN(slots, hl_align_up((uint64_t)l->window + out->micro_batch, 64));
+            slots = HL_MIN(slots, hl_align_up((uint64_t)l->window + out->micro_batch, HL_KV_SLOTS));
             out->n_slots_window = (uint32_t)slots;
         }
         out->kv_bytes += 2 * ALIGN + slots * l->n_heads_kv * (hl_kv_row_bytes(dtype, c->head_dim_k) + hl_kv_row_bytes(dtype, c->head_dim_v));
@@ -58,80 +65,66 @@ hl_status hl_session_sizes_for(const hl_model *m, const hllm_session_options *op
 
 /* ---- life ---- */
 
-/* Hands out aligned pieces of one block; with base NULL it only counts. */
-typedef struct carver { char *base; size_t at; } carver;
-
-static void *carve(carver *c, size_t bytes)
+void *hl_carve(hl_carver *c, size_t bytes)
 {
     void *p = c->base ? c->base + c->at : NULL;
     c->at += hl_align_up(bytes, ALIGN);
     return p;
 }
 
-static size_t widest_act(const hllm_session *s)
+static size_t widest_act(const hllm_engine *e)
 {
-    const hl_model *m = s->engine->model;
-    size_t most = s->engine->be->act_bytes(s->engine->dev, m->config.n_embd);
+    const hl_model *m = e->model;
+    size_t most = e->be->act_bytes(e->dev, m->config.n_embd);
     for (uint32_t il = 0; il < m->config.n_layers; il++) {
-        most = HL_MAX(most, s->engine->be->act_bytes(s->engine->dev, m->layers[il].n_heads * m->config.head_dim_v));
-        most = HL_MAX(most, s->engine->be->act_bytes(s->engine->dev, m->layers[il].n_ff));
+        most = HL_MAX(most, e->be->act_bytes(e->dev, m->layers[il].n_heads * m->config.head_dim_v));
+        most = HL_MAX(most, e->be->act_bytes(e->dev, m->layers[il].n_ff));
     }
     return most;
 }
 
-static void lay_out_device(hllm_session *s, carver *b)
+void hl_scratch_lay_out(hl_scratch *z, hl_carver *b, const hllm_engine *e, uint32_t n_tokens, uint32_t logit_rows)
+{
+    const hl_config *c = &e->model->config;
+    const size_t n = n_tokens, f = sizeof(float);
+    z->x = hl_carve(b, n * c->n_embd * f);
+    z->xn = hl_carve(b, n * c->n_embd * f);
+    z->xn2 = hl_carve(b, n * c->n_embd * f);
+    z->hidden = hl_carve(b, n * c->n_embd * f);
+    z->q = hl_carve(b, n * c->max_heads * c->head_dim_k * f);
+    z->k = hl_carve(b, n * c->max_heads_kv * c->head_dim_k * f);
+    z->v = hl_carve(b, n * c->max_heads_kv * c->head_dim_v * f);
+    z->att = hl_carve(b, n * c->max_heads * c->head_dim_v * f);
+    z->gate = hl_carve(b, n * c->max_ff * f);
+    z->up = hl_carve(b, n * c->max_ff * f);
+    z->act = hl_carve(b, HL_MAX(n, 2 * (size_t)logit_rows) * widest_act(e));
+    z->logits = hl_carve(b, (size_t)logit_rows * c->n_vocab * f);
+    for (uint32_t r = 0; r < e->n_ropes; r++) z->cos_sin[r] = hl_carve(b, n * c->n_rot * f);
+}
+
+static void lay_out_device(hllm_session *s, hl_carver *b)
 {
     const hl_model *m = s->engine->model;
     const hl_config *c = &m->config;
-    const size_t n = s->sizes.micro_batch, f = sizeof(float);
-    const uint64_t att = (uint64_t)c->max_heads * c->head_dim_v;
     for (uint32_t il = 0; il < c->n_layers; il++) {
         const hl_layer *l = &m->layers[il];
         hl_kv_layer *kv = &s->kv[il];
-        *kv = (hl_kv_layer){ NULL, NULL, s->kv_dtype, l->window ? s->sizes.n_slots_window : s->sizes.n_ctx, l->n_heads_kv, c->head_dim_k, c->head_dim_v };
-        kv->k = carve(b, (size_t)kv->n_slots * l->n_heads_kv * hl_kv_row_bytes(kv->dtype, kv->dim_k));
-        kv->v = carve(b, (size_t)kv->n_slots * l->n_heads_kv * hl_kv_row_bytes(kv->dtype, kv->dim_v));
+        *kv = (hl_kv_layer){ NULL, NULL, s->kv_dtype, l->window ? s->sizes.n_slots_window : (uint32_t)hl_align_up(s->sizes.n_ctx, HL_KV_SLOTS), l->n_heads_kv, c->head_dim_k, c->head_dim_v };
+        kv->k = hl_carve(b, (size_t)kv->n_slots * l->n_heads_kv * hl_kv_row_bytes(kv->dtype, kv->dim_k));
+        kv->v = hl_carve(b, (size_t)kv->n_slots * l->n_heads_kv * hl_kv_row_bytes(kv->dtype, kv->dim_v));
     }
-    hl_scratch *z = &s->z;
-    z->x = carve(b, n * c->n_embd * f);
-    z->xn = carve(b, n * c->n_embd * f);
-    z->xn2 = carve(b, n * c->n_embd * f);
-    z->hidden = carve(b, n * c->n_embd * f);
-    z->q = carve(b, n * c->max_heads * c->head_dim_k * f);
-    z->k = carve(b, n * c->max_heads_kv * c->head_dim_k * f);
-    z->v = carve(b, n * c->max_heads_kv * c->head_dim_v * f);
-    z->att = carve(b, n * att * f);
-    z->gate = carve(b, n * c->max_ff * f);
-    z->up = carve(b, n * c->max_ff * f);
-    z->act = carve(b, HL_MAX(n, 2 * (size_t)s->sizes.logit_rows) * widest_act(s));
-    z->logits = carve(b, (size_t)s->sizes.logit_rows * c->n_vocab * f);
-    for (uint32_t r = 0; r < s->n_ropes; r++) s->ropes[r].cos_sin = carve(b, n * c->n_rot * f);
+    hl_scratch_lay_out(&s->z, b, s->engine, s->sizes.micro_batch, s->sizes.logit_rows);
 }
 
-static void lay_out_host(hllm_session *s, carver *b)
+static void lay_out_host(hllm_session *s, hl_carver *b)
 {
     const hl_config *c = &s->engine->model->config;
-    s->tokens = carve(b, (size_t)s->sizes.n_ctx * sizeof(int32_t));
-    s->mask = carve(b, (c->n_vocab + 7) / 8);
-    s->records = carve(b, HL_RECORDS * sizeof *s->records);
-    s->record_tops = carve(b, (size_t)HL_RECORDS * HL_MAX_LOGPROBS * sizeof *s->record_tops);
-    s->z.cos_sin_host = carve(b, (size_t)s->sizes.micro_batch * c->n_rot * sizeof(float));
-    for (uint32_t r = 0; r < s->n_ropes; r++) s->ropes[r].angle = carve(b, c->n_rot / 2 * sizeof(double));
-}
-
-/* Layers that rotate alike share a table: one kind, or two when windowed layers have a base of their own. */
-static hl_status find_ropes(hllm_session *s)
-{
-    const hl_model *m = s->engine->model;
-    for (uint32_t il = 0; il < m->config.n_layers; il++) {
-        const hl_layer *l = &m->layers[il];
-        uint32_t r = 0;
-        while (r < s->n_ropes && (s->ropes[r].base != l->rope_base || s->ropes[r].scale != l->rope_scale)) r++;
-        if (r == HL_COUNT(s->ropes)) return HLLM_E_INTERNAL;
-        if (r == s->n_ropes) s->ropes[s->n_ropes++] = (hl_rope_set){ .base = l->rope_base, .scale = l->rope_scale };
-        s->rope_of_layer[il] = (uint8_t)r;
-    }
-    return HLLM_OK;
+    s->tokens = hl_carve(b, (size_t)s->sizes.n_ctx * sizeof(int32_t));
+    s->mask = hl_carve(b, (c->n_vocab + 7) / 8);
+    s->records = hl_carve(b, HL_RECORDS * sizeof *s->records);
+    s->record_tops = hl_carve(b, (size_t)HL_RECORDS * HL_MAX_LOGPROBS * sizeof *s->record_tops);
+    s->z.cos_sin_host = hl_carve(b, (size_t)s->sizes.micro_batch * c->n_rot * sizeof(float));
+    for (uint32_t r = 0; r < s->engine->n_ropes; r++) s->ropes[r].angle = hl_carve(b, c->n_rot / 2 * sizeof(double));
 }
 
 hl_status hl_session_new(hllm_engine *e, const hllm_session_options *opt, hllm_session **out)
@@ -141,7 +134,7 @@ hl_status hl_session_new(hllm_engine *e, const hllm_session_options *opt, hllm_s
     hl_session_sizes sizes;
     hl_mem *mem = e->env->mem;
     const hl_model *m = e->model;
-    carver b = { 0 };
+    hl_carver b = { 0 };
     *out = NULL;
     HL_TRY(hl_session_sizes_for(m, opt, &e->err, &sizes));
     HL_NEED(s = hl_alloc_zero(mem, sizeof *s));
@@ -160,27 +153,25 @@ hl_status hl_session_new(hllm_engine *e, const hllm_session_options *opt, hllm_s
     HL_TRY(hl_engine_reserve(e, &e->err, sizes.kv_bytes + sizes.scratch_bytes, "KV cache and scratch"));
     s->reserved = sizes.kv_bytes + sizes.scratch_bytes;
     HL_NEED(s->kv = hl_alloc_array(mem, m->config.n_layers, sizeof *s->kv));
-    HL_NEED(s->rope_of_layer = hl_alloc_array(mem, m->config.n_layers, 1));
-    HL_TRY(find_ropes(s));
     lay_out_device(s, &b);
     s->device_bytes = b.at;
     if (!(s->device_block = e->be->alloc(e->dev, s->device_bytes))) {
         rc = hl_fail(&e->err, HLLM_E_NOMEM, "%zu bytes for KV cache and scratch cannot be had", s->device_bytes);
         goto done;
     }
-    b = (carver){ s->device_block, 0 };
+    b = (hl_carver){ s->device_block, 0 };
     lay_out_device(s, &b);
     /* The system promises memory that it does not have: touched pages are really ours, and the next session's check sees them gone. */
     if (e->be->host_memory) for (size_t at = 0; at < s->device_bytes; at += 4096) ((volatile char *)s->device_block)[at] = 0;
-    b = (carver){ 0 };
+    b = (hl_carver){ 0 };
     lay_out_host(s, &b);
     s->host_bytes = b.at;
     HL_NEED(s->host_block = hl_alloc_zero(mem, s->host_bytes));
-    b = (carver){ s->host_block, 0 };
+    b = (hl_carver){ s->host_block, 0 };
     lay_out_host(s, &b);
-    for (uint32_t r = 0; r < s->n_ropes; r++)
+    for (uint32_t r = 0; r < e->n_ropes; r++)
         for (uint32_t il = 0; il < m->config.n_layers; il++)
-            if (s->rope_of_layer[il] == r) {
+            if (e->rope_of_layer[il] == r) {
                 HL_TRY(hl_model_rope(m, &e->err, &m->layers[il], sizes.n_ctx > m->config.n_ctx_original, s->ropes[r].angle, &s->ropes[r].magnitude));
                 break;
             }
@@ -206,7 +197,6 @@ void hl_session_free(hllm_session *s)
     if (s->device_block) e->be->free(e->dev, s->device_block, s->device_bytes);
     hl_free(mem, s->host_block);
     hl_free(mem, s->kv);
-    hl_free(mem, s->rope_of_layer);
     hl_free(mem, s->bias);
     hl_sampler_free(mem, s->sampler);
     hl_outring_destroy(&s->out);
@@ -220,10 +210,8 @@ void hl_session_free(hllm_session *s)
 
 /* ---- the worker's side ---- */
 
-hl_status hl_session_compute(hllm_session *s)
+hl_part hl_session_begin(hllm_session *s)
 {
-    hl_status rc = HLLM_OK;
-    const hl_config *c = &s->engine->model->config;
     const uint32_t pos0 = s->n_kv, n = HL_MIN(s->n_tokens - pos0, s->sizes.micro_batch);
     /* From here on windowed layers lose what these positions overwrite, also when the pass is cancelled half-way. */
     pthread_mutex_lock(&s->lock);
@@ -231,18 +219,27 @@ hl_status hl_session_compute(hllm_session *s)
     if (s->sizes.n_slots_window && s->n_written > s->sizes.n_slots_window) s->held_from = HL_MAX(s->held_from, s->n_written - s->sizes.n_slots_window);
     s->n_hidden = s->n_logits = 0;
     pthread_mutex_unlock(&s->lock);
-    HL_TRY(hl_forward(s, s->tokens + pos0, n, pos0));
-    if (s->engine->be->host_memory && !hl_all_finite(s->z.hidden, (size_t)n * c->n_embd)) {
-        rc = hl_fail(&s->err, HLLM_E_NUMERIC, "the hidden state at positions %u to %u holds a value that is not a finite number", pos0, pos0 + n - 1);
-        goto done;
-    }
+    return (hl_part){ s, s->tokens + pos0, n, pos0, 0 };
+}
+
+hl_status hl_session_computed(hllm_session *s, const hl_part *part, const float *hidden)
+{
+    const size_t n = (size_t)part->n * s->engine->model->config.n_embd;
+    if (s->engine->be->host_memory && !hl_all_finite(hidden, n))
+        return hl_fail(&s->err, HLLM_E_NUMERIC, "the hidden state at positions %u to %u holds a value that is not a finite number", part->pos0, part->pos0 + part->n - 1);
     pthread_mutex_lock(&s->lock);
-    s->n_kv = pos0 + n;
-    s->hidden_pos = pos0;
-    s->n_hidden = n;
+    s->n_kv = part->pos0 + part->n;
+    s->hidden_pos = part->pos0;
+    s->n_hidden = part->n;
     pthread_mutex_unlock(&s->lock);
-done:
-    return rc;
+    return HLLM_OK;
+}
+
+hl_status hl_session_compute(hllm_session *s)
+{
+    hl_part part = hl_session_begin(s);
+    const hl_status rc = hl_forward(s->engine, &s->z, &part, 1, &s->err);
+    return rc == HLLM_OK ? hl_session_computed(s, &part, s->z.hidden) : rc;
 }
 
 hl_status hl_session_logits_at(hllm_session *s, uint32_t pos)
@@ -250,8 +247,7 @@ hl_status hl_session_logits_at(hllm_session *s, uint32_t pos)
     if (s->n_logits && pos >= s->logits_pos && pos - s->logits_pos < s->n_logits) return HLLM_OK;
     HL_ASSERT(pos >= s->hidden_pos && pos - s->hidden_pos < s->n_hidden);
     const uint32_t n = HL_MIN(s->sizes.logit_rows, s->hidden_pos + s->n_hidden - pos);
-    hl_forward_head(s, pos - s->hidden_pos, n);
-    hl_status rc = s->engine->be->sync(s->engine->stream, &s->err);
+    const hl_status rc = hl_forward_head(s->engine, &s->z, pos - s->hidden_pos, n, &s->err);
     if (rc == HLLM_OK) { s->logits_pos = pos; s->n_logits = n; }
     return rc;
 }
@@ -275,6 +271,9 @@ static void requeue(hllm_session *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* A generation says itself when it ends. */
+void hl_session_stepped(hllm_session *s, hl_status rc) { if (hl_session_generate_step(s, rc)) requeue(s); }
+
 void hl_session_step(hllm_session *s)
 {
     hl_status rc = HLLM_OK;
@@ -288,8 +287,8 @@ void hl_session_step(hllm_session *s)
         rc = hl_session_logits_at(s, s->head_pos);
         break;
     case HL_JOB_GENERATE:
-        if (hl_session_generate_step(s)) requeue(s);
-        return;                                        /* it says itself when it ends */
+        hl_session_stepped(s, HLLM_OK);
+        return;
     default:
         HL_ASSERT(!"a session without a job was queued");
     }

@@ -14,15 +14,13 @@
 enum { HL_RECORDS = 256, HL_MAX_LOGPROBS = 64, HL_LOGIT_ROWS = 16 };
 enum { HL_JOB_NONE, HL_JOB_EVAL, HL_JOB_HEAD, HL_JOB_GENERATE };
 
-/* Angles of one kind of layer (global or windowed) and the table of the running micro-batch. */
+/* Angles of one kind of layer (global or windowed); they depend on the session's context. */
 typedef struct hl_rope_set {
-    float base, scale;
     double *angle;                                     /* [n_rot / 2], host */
     float magnitude;
-    float *cos_sin;                                    /* [micro_batch][n_rot / 2][2], device */
 } hl_rope_set;
 
-/* Device memory of the forward pass, for micro_batch tokens. */
+/* Memory of the forward pass for n tokens, on the device but for cos_sin_host. */
 typedef struct hl_scratch {
     float *x, *xn, *xn2;                               /* [n][n_embd]: residual, normed, normed again (two norms) or a block's output */
     float *q, *k, *v, *att;                            /* [n][heads * dim] */
@@ -30,8 +28,26 @@ typedef struct hl_scratch {
     float *hidden;                                     /* [n][n_embd]: after the last norm */
     float *logits;                                     /* [logit_rows][n_vocab] */
     void *act;                                         /* 8-bit activation of the widest input */
-    float *cos_sin_host;                               /* [n][n_rot / 2][2] */
+    float *cos_sin[HL_ROPES];                          /* [n][n_rot / 2][2] */
+    float *cos_sin_host;                               /* one of them */
 } hl_scratch;
+
+/* Hands out aligned pieces of one block; with base NULL it only counts. */
+typedef struct hl_carver { char *base; size_t at; } hl_carver;
+void *hl_carve(hl_carver *c, size_t bytes);
+/* All but cos_sin_host. */
+void hl_scratch_lay_out(hl_scratch *z, hl_carver *b, const hllm_engine *e, uint32_t n_tokens, uint32_t logit_rows);
+/* Estimates from above, before there is a device: of a pass for each token, without logits; of what the device has for each thread. */
+uint64_t hl_scratch_token_bytes(const hl_model *m);
+uint64_t hl_scratch_thread_bytes(const hl_model *m);
+
+/* The next tokens of a session that a pass computes. */
+typedef struct hl_part {
+    struct hllm_session *s;                            /* NULL: cancelled meanwhile */
+    const int32_t *tokens;
+    uint32_t n, pos0;
+    uint32_t row;                                      /* set by the pass: where its tokens are in the scratch */
+} hl_part;
 
 typedef struct hl_session_sizes {
     uint32_t n_ctx, micro_batch, logit_rows;
@@ -50,8 +66,7 @@ struct hllm_session {
     void *host_block; size_t host_bytes;
     uint64_t reserved;
     hl_scratch z;
-    hl_rope_set ropes[2]; uint32_t n_ropes;
-    uint8_t *rope_of_layer;                            /* [n_layers] */
+    hl_rope_set ropes[HL_ROPES];                       /* [engine's n_ropes] */
     hl_sampler *sampler;
     _Atomic uint32_t busy;                             /* an API call of a non-const handle is inside */
     _Atomic uint32_t cancel;                           /* written by any, read by the worker */
@@ -90,6 +105,7 @@ void hl_session_free(hllm_session *s);
 
 /* The worker's entry: one micro-batch or one token. */
 void hl_session_step(hllm_session *s);
+void hl_session_stepped(hllm_session *s, hl_status rc);              /* goes on with a generation whose next token was computed in a batch */
 /* Queues a synchronous job and waits for its end. */
 hl_status hl_session_eval(hllm_session *s, const int32_t *tokens, size_t n);
 hl_status hl_session_head(hllm_session *s, uint32_t pos, const float **logits);        /* [n_vocab], valid until the next job */
@@ -104,14 +120,24 @@ hl_status hl_generate_poll_tokens(hllm_session *s, hllm_token_record *rec, hllm_
 hl_status hl_generate_continue(hllm_session *s, const uint8_t *allowed);
 void hl_generate_cancel(hllm_session *s);
 void hl_session_end_cancelled(hllm_session *s);        /* lock held: its job is over at once; the worker does not have the session */
-bool hl_session_generate_step(hllm_session *s);        /* generate.c: one step of a generation; true: more to do */
-hl_status hl_session_compute(hllm_session *s);         /* session.c: the next micro-batch of what is not in the KV cache yet */
+bool hl_session_generate_step(hllm_session *s, hl_status rc);        /* generate.c: one step of a generation (rc: of what came before); true: more to do */
+hl_part hl_session_begin(hllm_session *s);             /* session.c: the next micro-batch of what is not in the KV cache yet is going to be computed */
+hl_status hl_session_computed(hllm_session *s, const hl_part *part, const float *hidden);    /* its hidden states, in s->z.hidden; NUMERIC: not finite */
+hl_status hl_session_compute(hllm_session *s);         /* both, with the pass between */
 hl_status hl_session_logits_at(hllm_session *s, uint32_t pos);       /* worker: makes z.logits hold pos */
 
-/* forward.c: tokens [n] at positions pos0.. through all layers; z.hidden holds them afterwards.  Worker only. */
-hl_status hl_forward(hllm_session *s, const int32_t *tokens, uint32_t n, uint32_t pos0);
-/* Logits of rows [row, row + n) of z.hidden into z.logits. */
-void hl_forward_head(hllm_session *s, uint32_t row, uint32_t n);
+/* forward.c, worker only: the parts' tokens through all layers; z->hidden holds them afterwards.  A single part that is cancelled: CANCELLED; of
+ * several, those end at once (CANCELLED: all of them). */
+hl_status hl_forward(hllm_engine *e, const hl_scratch *z, hl_part *parts, uint32_t n_parts, hl_error *err);
+/* Logits of rows [row, row + n) of z->hidden into z->logits. */
+hl_status hl_forward_head(hllm_engine *e, const hl_scratch *z, uint32_t row, uint32_t n, hl_error *err);
+
+/* batch.c: one token of each of several sessions in one pass over the weights. */
+hl_status hl_batch_new(hllm_engine *e, hl_batch **out);
+void hl_batch_free(hllm_engine *e, hl_batch *b);
+uint64_t hl_batch_bytes(const hl_model *m);            /* before there is an engine */
+bool hl_batch_takes(const hllm_session *s);            /* it wants exactly one more token of an answer computed */
+void hl_batch_step(hllm_engine *e, hl_batch *b, hllm_session **sessions, uint32_t n);        /* steps all of them */
 
 /* state.c */
 hl_status hl_session_save(hllm_session *s, const char *path);

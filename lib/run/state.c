@@ -59,27 +59,30 @@ static uint64_t payload_bytes(const hllm_session *s, uint32_t n_tokens, uint32_t
     return n;
 }
 
-/* Visits all rows of one layer's K or V, in file order. */
+/* Visits all rows of one layer's K or V, in file order: fn makes the file's of the cache's, or with `put` the other way round. */
 typedef hl_status row_fn(void *arg, void *row, size_t bytes);
 
-static hl_status each_row(hllm_session *s, uint32_t il, bool is_v, uint32_t from, uint32_t to, row_fn *fn, void *arg)
+static hl_status each_row(hllm_session *s, uint32_t il, bool is_v, uint32_t from, uint32_t to, bool put, row_fn *fn, void *arg)
 {
     const hl_kv_layer *kv = &s->kv[il];
+    const hl_backend_vt *be = s->engine->be;
     const size_t bytes = hl_kv_row_bytes(kv->dtype, is_v ? kv->dim_v : kv->dim_k);
+    void *row = is_v ? s->z.att : s->z.q;              /* free between passes, and no narrower than the head's row */
     for (uint32_t h = 0; h < kv->n_heads; h++)
         for (uint32_t p = from; p < to; p++) {
-            char *row = (char *)(is_v ? kv->v : kv->k) + ((size_t)h * kv->n_slots + p % kv->n_slots) * bytes;
+            if (!put) be->kv_row(s->engine->stream, kv, is_v, h, p % kv->n_slots, row, false);
             hl_status rc = fn(arg, row, bytes);
             if (rc != HLLM_OK) return rc;
+            if (put) be->kv_row(s->engine->stream, kv, is_v, h, p % kv->n_slots, row, true);
         }
     return HLLM_OK;
 }
 
-static hl_status each_payload(hllm_session *s, uint32_t n_kv, uint32_t held_from, row_fn *fn, void *arg)
+static hl_status each_payload(hllm_session *s, uint32_t n_kv, uint32_t held_from, bool put, row_fn *fn, void *arg)
 {
     for (uint32_t il = 0; il < s->engine->model->config.n_layers; il++)
         for (int v = 0; v < 2; v++) {
-            hl_status rc = each_row(s, il, v, first_held(s, il, held_from), n_kv, fn, arg);
+            hl_status rc = each_row(s, il, v, first_held(s, il, held_from), n_kv, put, fn, arg);
             if (rc != HLLM_OK) return rc;
         }
     return HLLM_OK;
@@ -191,7 +194,7 @@ static hl_status write_file(writer *w)
     ZSTD_CCtx_setPledgedSrcSize(w->z, h.payload_bytes);
     HL_TRY(write_all(w, &h, sizeof h));
     HL_TRY(put_row(w, s->tokens, (size_t)h.n_tokens * sizeof(int32_t)));
-    HL_TRY(each_payload(s, h.n_kv, h.held_from, put_row, w));
+    HL_TRY(each_payload(s, h.n_kv, h.held_from, false, put_row, w));
     HL_TRY(pack(w, w->in, w->n_in, ZSTD_e_end));
     HL_TRY(write_all(w, &w->chain, sizeof w->chain));
     if (w->io->fsync(w->io->user, w->fd) != 0) rc = fail_io(&s->err, w->path, "fsync");
@@ -491,7 +494,7 @@ static hl_status read_through(reader *r, bool place)
             }
         if (place) memcpy(s->tokens + i, some, k * sizeof *some);
     }
-    if (place) HL_TRY(each_payload(s, r->h->n_kv, r->h->held_from, take_row, r));
+    if (place) HL_TRY(each_payload(s, r->h->n_kv, r->h->held_from, true, take_row, r));
     else HL_TRY(take(r, NULL, r->h->payload_bytes - (uint64_t)n * sizeof(int32_t)));
     rc = take_end(r);
 done:
@@ -567,7 +570,7 @@ hl_status hl_session_fork(hllm_session *s, hllm_session **out)
     for (uint32_t il = 0; il < s->engine->model->config.n_layers; il++) {
         const hl_kv_layer *a = &s->kv[il], *b = &t->kv[il];
         const size_t kb = hl_kv_row_bytes(a->dtype, a->dim_k), vb = hl_kv_row_bytes(a->dtype, a->dim_v);
-        const uint32_t n = HL_MIN(s->n_written, a->n_slots);         /* slots ever written */
+        const uint32_t n = HL_MIN((uint32_t)hl_align_up(s->n_written, HL_KV_SLOTS), a->n_slots);     /* slots ever written, and whole vectors of them */
         for (uint32_t h = 0; h < a->n_heads; h++) {
             memcpy((char *)b->k + (size_t)h * b->n_slots * kb, (const char *)a->k + (size_t)h * a->n_slots * kb, n * kb);
             memcpy((char *)b->v + (size_t)h * b->n_slots * vb, (const char *)a->v + (size_t)h * a->n_slots * vb, n * vb);

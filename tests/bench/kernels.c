@@ -19,6 +19,7 @@ typedef struct work {
     const uint8_t *w;
     size_t row_bytes, bytes;
     void *act;
+    bool packed;
     float *x, *y, *scratch;
     int what;                                          /* 0: matmul_q8, 1: matmul_f32, 2: probe_int8, 3: probe_read, 4: quantize, 5: attention */
     hl_kv_layer kv;
@@ -51,12 +52,15 @@ static void *run(void *arg)
     w->begun = now();
     for (uint32_t i = 0; i < w->rounds; i++) {
         switch (w->what) {
-        case 0: w->k->matmul_q8(w->dtype, w->y, w->n_rows, w->w, w->row_bytes, w->n_rows, COLS, w->act, w->n_tok, w->scratch); break;
+        case 0: w->k->matmul_q8(w->dtype, w->packed, w->y, w->n_rows, w->w, w->row_bytes, w->n_rows, COLS, w->act, w->n_tok, w->scratch); break;
         case 1: w->k->matmul_f32(w->dtype, w->y, w->n_rows, w->w, w->row_bytes, w->n_rows, COLS, w->x, w->n_tok, w->scratch); break;
         case 2: w->done = w->k->probe_int8(20000000); break;
         case 3: sink += w->k->probe_read(w->w, w->bytes, w->n_tok); break;
         case 4: w->k->quantize(hl_q8_row_at(w->act, COLS, 0), w->x, COLS); break;
-        default: w->k->attention(&w->kv, 0, w->x, w->n_tok, 0, w->n_rows, 0.125f, 0, w->y, w->scratch); break;
+        default: {
+            const hl_attention a = { .q = w->x, .out = w->y, .kv = &w->kv, .n_heads = 1, .n_tok = w->n_tok, .pos0 = w->n_rows - w->n_tok, .scale = 0.125f };
+            w->k->attention(&a, 0, 0, 1, 0, w->n_tok, w->scratch);
+        }
         }
     }
     w->ended = now();
@@ -116,13 +120,21 @@ static void bench_table(const hl_cpu_kernels *k, work *w, uint32_t n, size_t byt
         const hl_dtype_info *t = hl_dtype(types[i]);
         size_t row_bytes = hl_dtype_bytes(t, COLS);
         int what = t->block == 1;
-        uint32_t n_rows = (uint32_t)(bytes / row_bytes / 4);
+        uint32_t n_rows = (uint32_t)(bytes / row_bytes / 4 / 32 * 32);
         if (only && strcmp(only, t->name) != 0) continue;
         set_all(w, n, what, types[i], n_rows, 1, 1);
+        for (uint32_t th = 0; th < n; th++) w[th].packed = false;
+        double file = (double)row_bytes * n_rows * n / measure(w, n);
+        for (uint32_t th = 0; th < n; th++) w[th].packed = t->block > 1 && k->group;       /* bytes at random are as good as packed ones */
         double decode = (double)row_bytes * n_rows * n / measure(w, n);
         set_all(w, n, what, types[i], PREFILL_ROWS, PREFILL_TOK, 4);
         double prefill = 2.0 * COLS * PREFILL_ROWS * PREFILL_TOK * 4 * n / measure(w, n);
-        printf("%-7s %-7s decode %5.1f GB/s   prefill %6.1f GOPS\n", k->isa, t->name, decode / 1e9, prefill / 1e9);
+        set_all(w, n, what, types[i], PREFILL_ROWS, 2, 40);
+        double two = 2.0 * COLS * PREFILL_ROWS * 2 * 40 * n / measure(w, n);
+        set_all(w, n, what, types[i], PREFILL_ROWS, 1, 80);
+        double cached = (double)row_bytes * PREFILL_ROWS * 80 * n / measure(w, n);
+        printf("%-7s %-7s decode %5.1f GB/s (cached %5.1f, file's layout %5.1f)   prefill %6.1f GOPS (2 tokens %6.1f)\n", k->isa, t->name, decode / 1e9, cached / 1e9,
+               file / 1e9, prefill / 1e9, two / 1e9);
         fflush(stdout);
     }
     for (uint32_t kind = 0; kind < 3; kind++) {
@@ -131,7 +143,7 @@ static void bench_table(const hl_cpu_kernels *k, work *w, uint32_t n, size_t byt
             w[t].kv = (hl_kv_layer){ .k = (void *)(uintptr_t)w[t].w, .v = (void *)(uintptr_t)(w[t].w + (1 << 20)), .dtype = kv_types[kind], .n_slots = 1024, .n_heads = 1,
                                      .dim_k = 64, .dim_v = 64 };
         }
-        for (uint32_t n_q = 1; n_q <= 8; n_q *= 8) {
+        for (uint32_t n_q = 1; n_q <= 48; n_q = n_q == 1 ? 4 : n_q * 12) {
             set_all(w, n, 5, HL_F32, 1024, n_q, 20);
             printf("%-7s attention %s, %u queries of 64 by 1024 positions: %.1f GFLOPS\n", k->isa, hl_dtype(kv_types[kind])->name, n_q,
                    4.0 * 64 * 1024 * 20 * n_q * n / measure(w, n) / 1e9);

@@ -1,5 +1,6 @@
 /* KV rows and attention of every table: against double, and the same bits whatever ring, group or later position surrounds a query. */
 #include "oracle.h"
+#include "cpu/kv.h"
 
 typedef struct cache {
     hl_kv_layer kv;
@@ -34,8 +35,9 @@ static void fill(cache *c, const hl_cpu_kernels *k, const float *kf, const float
     for (uint32_t ih = 0; ih < n_heads; ih++)
         for (uint32_t p = 0; p < n_pos; p++) {
             size_t slot = (size_t)ih * n_slots + p % n_slots, at = (size_t)ih * n_pos + p;
-            uint8_t *krow = (uint8_t *)c->kv.k + slot * k_bytes, *vrow = (uint8_t *)c->kv.v + slot * v_bytes;
+            uint8_t krow[4 * 256], *vrow = (uint8_t *)c->kv.v + slot * v_bytes;
             k->kv_store(dtype, krow, kf + at * dim_k, dim_k);
+            k_row_move(&c->kv, ih, p % n_slots, krow, true);
             k->kv_store(dtype, vrow, vf + at * dim_v, dim_v);
             for (uint32_t i = 0; i < dim_k; i++) c->k[at * dim_k + i] = stored(dtype, krow, i);
             for (uint32_t i = 0; i < dim_v; i++) c->v[at * dim_v + i] = stored(dtype, vrow, i);
@@ -81,14 +83,15 @@ static double oracle(const cache *c, uint32_t ih, const float *q, uint32_t p0, u
 
 static void attend(const hl_cpu_kernels *k, const cache *c, uint32_t ih, const float *q, uint32_t n_q, uint32_t p0, uint32_t p1, float scale, float cap, float *out)
 {
-    float *scratch = test_alloc(k->attention_scratch(n_q, c->kv.dim_v) * 4);
-    k->attention(&c->kv, ih, q, n_q, p0, p1, scale, cap, out, scratch);
+    const hl_attention a = { .q = q, .out = out, .kv = &c->kv, .n_heads = n_q, .n_tok = 1, .pos0 = p1 - 1, .window = p1 - p0, .scale = scale, .softcap = cap };
+    float *scratch = test_alloc(k->attention_scratch(c->kv.dim_k, c->kv.dim_v) * 4);
+    k->attention(&a, ih, 0, n_q, 0, 1, scratch);
     free(scratch);
 }
 
 static void check_attention(const hl_cpu_kernels *k, uint32_t dtype, uint32_t dim_k, uint32_t dim_v)
 {
-    enum { N_HEADS = 2, N_POS = 200, N_Q = 9, SLOTS = 150 };
+    enum { N_HEADS = 2, N_POS = 200, N_Q = 9, SLOTS = 192 };
     static const uint32_t ranges[][2] = { { 0, 1 }, { 0, 3 }, { 0, 64 }, { 0, 65 }, { 63, 64 }, { 50, 150 }, { 51, 200 }, { 100, 131 }, { 127, 200 }, { 199, 200 } };
     static const uint32_t groups[] = { 1, 2, 3, 4, 5, 7, 8, 9 };
     size_t n_k = (size_t)N_HEADS * N_POS * dim_k, n_v = (size_t)N_HEADS * N_POS * dim_v;
@@ -99,7 +102,7 @@ static void check_attention(const hl_cpu_kernels *k, uint32_t dtype, uint32_t di
     fill_input(kf, n_k, INPUT_NORMAL);
     fill_input(vf, n_v, INPUT_NORMAL);
     fill_input(q, (size_t)N_Q * dim_k, INPUT_NORMAL);
-    fill(&full, k, kf, vf, dtype, N_HEADS, N_POS + 33, N_POS, dim_k, dim_v, row_bytes(dtype, dim_k), row_bytes(dtype, dim_v));
+    fill(&full, k, kf, vf, dtype, N_HEADS, 256, N_POS, dim_k, dim_v, row_bytes(dtype, dim_k), row_bytes(dtype, dim_v));
     fill(&ring, k, kf, vf, dtype, N_HEADS, SLOTS, N_POS, dim_k, dim_v, row_bytes(dtype, dim_k), row_bytes(dtype, dim_v));
     for (uint32_t ir = 0; ir < HL_COUNT(ranges); ir++) {
         uint32_t p0 = ranges[ir][0], p1 = ranges[ir][1], n_q = groups[ir % HL_COUNT(groups)], ih = ir % N_HEADS;
@@ -117,6 +120,23 @@ static void check_attention(const hl_cpu_kernels *k, uint32_t dtype, uint32_t di
             attend(k, &ring, ih, q, n_q, p0, p1, scale, cap, other);
             CHECK_MSG(memcmp(other, out, (size_t)n_q * dim_v * 4) == 0, "%s %s %u, %u..%u: the ring changes bits", k->isa, hl_dtype(dtype)->name, dim_k, p0, p1);
         }
+    }
+    /* many tokens at once: each as alone */
+    for (uint32_t ic = 0; ic < 6; ic++) {
+        static const uint32_t cuts[6][4] = { { 1, 48, 0, 0 }, { 3, 16, 5, 0 }, { 2, 24, 100, 70 }, { 7, 6, 62, 3 }, { 9, 5, 190, 64 }, { 5, 9, 60, 130 } };      /* heads, tokens, first, window */
+        const uint32_t heads = cuts[ic][0], toks = cuts[ic][1], pos0 = cuts[ic][2], window = cuts[ic][3];
+        float *qs = malloc((size_t)heads * toks * dim_k * 4), *many = malloc((size_t)heads * toks * dim_v * 4), *scratch = test_alloc(k->attention_scratch(dim_k, dim_v) * 4);
+        REQUIRE(qs && many);
+        fill_input(qs, (size_t)heads * toks * dim_k, INPUT_NORMAL);
+        const hl_attention a = { .q = qs, .out = many, .kv = &full.kv, .n_heads = heads, .n_tok = toks, .pos0 = pos0, .window = window, .scale = 0.2f };
+        k->attention(&a, 1, 0, heads, 0, toks, scratch);
+        for (uint32_t t = 0; t < toks; t++) {
+            const uint32_t p1 = pos0 + t + 1, p0 = window && p1 > window ? p1 - window : 0;
+            attend(k, &full, 1, qs + (size_t)t * heads * dim_k, heads, p0, p1, 0.2f, 0, out);
+            CHECK_MSG(memcmp(out, many + (size_t)t * heads * dim_v, (size_t)heads * dim_v * 4) == 0, "%s %s %u/%u: token %u of %u, %u heads from %u, window %u", k->isa,
+                      hl_dtype(dtype)->name, dim_k, dim_v, t, toks, heads, pos0, window);
+        }
+        free(qs); free(many); free(scratch);
     }
     /* control: another value at one of the positions is seen */
     uint8_t *row = (uint8_t *)full.kv.v + 20 * row_bytes(dtype, dim_v);
@@ -147,7 +167,7 @@ static void check_special(const hl_cpu_kernels *k)
         if (which == 1) for (int p = 0; p < N; p++) kf[p * DIM] = -INFINITY;
         if (which == 2) kf[5 * DIM + 7] = NAN;
         if (which == 3) for (int i = 0; i < DIM; i++) { kf[66 * DIM + i] = 1000; kf[3 * DIM + i] = -1000; }     /* the rest weighs nothing */
-        fill(&c, k, kf, vf, HL_F32, 1, N, N, DIM, DIM, DIM * 4, DIM * 4);
+        fill(&c, k, kf, vf, HL_F32, 1, 128, N, DIM, DIM, DIM * 4, DIM * 4);
         attend(k, &c, 0, q, 1, 0, N, 1, 0, out);
         double bound = oracle(&c, 0, q, 0, N, 1, 0, want);
         for (int i = 0; i < DIM; i++) {

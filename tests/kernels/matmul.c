@@ -1,5 +1,6 @@
 /* Matrix products of every table that this CPU supports, every type: against double loops; bits of one output whatever else is in the call. */
 #include "oracle.h"
+#include "cpu/packed.h"
 
 typedef struct problem {
     uint32_t dtype, rows, cols, toks;
@@ -68,7 +69,7 @@ static void run(problem *p, const hl_cpu_kernels *k, bool q8, uint32_t r0, uint3
 {
     const uint8_t *w = p->w + r0 * p->row_bytes;
     memset(p->scratch, 0xA5, k->matmul_scratch(p->cols) * 4);
-    if (q8) k->matmul_q8(p->dtype, y, stride, w, p->row_bytes, n_rows, p->cols, (uint8_t *)p->act + t0 * hl_q8_row_bytes(p->cols), n_tok, p->scratch);
+    if (q8) k->matmul_q8(p->dtype, false, y, stride, w, p->row_bytes, n_rows, p->cols, (uint8_t *)p->act + t0 * hl_q8_row_bytes(p->cols), n_tok, p->scratch);
     else k->matmul_f32(p->dtype, y, stride, w, p->row_bytes, n_rows, p->cols, p->x + (size_t)t0 * p->cols, n_tok, p->scratch);
 }
 
@@ -90,6 +91,36 @@ static void check_bits(problem *p, const hl_cpu_kernels *k, bool q8)
     }
 }
 
+/* Packed rows give the same bits, from any group on, and come back as they were. */
+static void check_packed(problem *p, const hl_cpu_kernels *k)
+{
+    const hl_form *f = hl_packed_form(p->dtype);
+    const size_t group_bytes = hl_packed_group_bytes(f, p->cols, k->group), n_groups = (p->rows + k->group - 1) / k->group;
+    void *base;
+    uint8_t *packed = exact_alloc(n_groups * group_bytes + 64, &base), *row = malloc(p->row_bytes);
+    packed = (uint8_t *)(((uintptr_t)packed + 63) & ~(uintptr_t)63);
+    REQUIRE(row);
+    k->pack(p->dtype, packed, p->w, p->row_bytes, p->rows, p->cols);
+    for (uint32_t ir = 0; ir < p->rows; ir++) {
+        hl_unpack_row(p->dtype, p->cols, k->group, row, packed + ir / k->group * group_bytes, ir % k->group);
+        CHECK_MSG(memcmp(row, p->w + ir * p->row_bytes, p->row_bytes) == 0, "%s %s: row %u of %u x %u does not come back", k->isa, hl_dtype(p->dtype)->name, ir, p->rows, p->cols);
+    }
+    for (uint32_t first = 0; first < p->rows; first += k->group) {
+        const uint32_t n = p->rows - first;
+        float *y = malloc((size_t)p->toks * n * 4);
+        REQUIRE(y);
+        memset(p->scratch, 0xA5, k->matmul_scratch(p->cols) * 4);
+        k->matmul_q8(p->dtype, true, y, n, packed + first / k->group * group_bytes, p->row_bytes, n, p->cols, p->act, p->toks, p->scratch);
+        for (uint32_t it = 0; it < p->toks; it++)
+            for (uint32_t ir = 0; ir < n; ir++)
+                CHECK_MSG(same_bits(y[it * n + ir], p->y[(size_t)it * p->rows + first + ir]), "%s %s packed: %u x %u x %u, row %u of %u, token %u", k->isa, hl_dtype(p->dtype)->name,
+                          p->rows, p->cols, p->toks, ir, n, it);
+        free(y);
+    }
+    free(row);
+    free(base);
+}
+
 static void check_case(const hl_cpu_kernels *k, uint32_t dtype, bool q8, uint32_t rows, uint32_t cols, uint32_t toks, int kind)
 {
     problem p;
@@ -102,6 +133,7 @@ static void check_case(const hl_cpu_kernels *k, uint32_t dtype, bool q8, uint32_
     uint32_t wrong = n_wrong(&p, terms);
     CHECK_MSG(wrong == 0, "%s %s%s: %u of %u x %u x %u wrong, input %d", k->isa, hl_dtype(dtype)->name, q8 ? "" : " f32", wrong, rows, cols, toks, kind);
     if (kind == INPUT_NORMAL) check_bits(&p, k, q8);
+    if (q8 && k->group) check_packed(&p, k);
     teardown(&p);
 }
 
@@ -186,7 +218,7 @@ int main(void)
 {
     static const uint32_t small_cols[] = { 32, 64, 224, 256, 288, 576, 2048 }, large_cols[] = { 256, 512, 768, 2304 };
     static const uint32_t float_cols[] = { 1, 7, 8, 9, 15, 16, 17, 31, 33, 64, 640 };
-    static const uint32_t some_rows[] = { 1, 2, 3, 5, 16, 17, 33 }, some_toks[] = { 1, 2, 3, 4, 5, 9 };
+    static const uint32_t some_rows[] = { 1, 2, 3, 5, 16, 17, 33 }, some_toks[] = { 1, 2, 3, 4, 5, 9, 16, 19 };
     for (int it = 0; hl_cpu_tables[it]; it++) {
         const hl_cpu_kernels *k = hl_cpu_tables[it];
         if (!k->supported()) continue;
@@ -196,8 +228,8 @@ int main(void)
             uint32_t n_cols = block == 1 ? HL_COUNT(float_cols) : block == 32 ? HL_COUNT(small_cols) : HL_COUNT(large_cols);
             for (int q8 = block > 1; q8 >= 0; q8--) {
                 for (uint32_t ic = 0; ic < n_cols; ic++)
-                    for (uint32_t n = 0; n < 6; n++)
-                        check_case(k, dtype, q8, some_rows[(n + ic) % 7], cols[ic], some_toks[n], n < 3 ? INPUT_NORMAL : (int)((n + ic) % INPUT_KINDS));
+                    for (uint32_t n = 0; n < 8; n++)
+                        check_case(k, dtype, q8, some_rows[(n + ic) % 7], cols[ic], some_toks[n], n < 3 || n > 5 ? INPUT_NORMAL : (int)((n + ic) % INPUT_KINDS));
                 for (int kind = 0; kind < INPUT_KINDS; kind++) check_case(k, dtype, q8, 6, cols[n_cols - 1], 5, kind);
                 check_control(k, dtype, q8);
                 check_nan(k, dtype, q8);

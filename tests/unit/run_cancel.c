@@ -132,7 +132,7 @@ static void c_kv_put(hl_stream *s, const hl_kv_layer *kv, const float *k, size_t
     begun(0);
     w.real->kv_put(s, kv, k, ks, v, vs, pos0, n);
 }
-static void c_attention(hl_stream *s, const hl_attention *a) { begun(1); w.real->attention(s, a); }
+static void c_attention(hl_stream *s, const hl_attention *a, uint32_t n) { begun(1); w.real->attention(s, a, n); }
 static void c_ffn_act(hl_stream *s, uint32_t kind, float *y, size_t ys, const float *gate, const float *up, size_t stride, uint32_t n_tok, uint32_t n)
 {
     begun(0);

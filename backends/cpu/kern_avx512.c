@@ -127,32 +127,11 @@ static inline void pk_rows_2(uint8_t *to, const uint8_t *const *rows, size_t at)
     _mm256_storeu_si256((__m256i *)(void *)(to + 32), _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
 }
 
-static inline __attribute__((always_inline)) void pk_dots(vi *to, const vi *w, size_t w_step, const int8_t *const *x, const uint32_t n_r, const uint32_t n_t, const uint32_t n,
-                                                          int largest)
-{
-    (void)largest;                                     /* vpdpbusd does not saturate */
-    UNROLL for (uint32_t j = 0; j < n; j++) {
-        vi u[PANEL_R];
-        UNROLL for (uint32_t r = 0; r < n_r; r++) u[r] = n_r == 1 ? w[j] : pk_load((const uint8_t *)(w + j) + r * w_step);
-        UNROLL for (uint32_t t = 0; t < n_t; t++) {
-            vi q = _mm512_set1_epi32((int32_t)load_u32(x[t] + 4 * j));
-            UNROLL for (uint32_t r = 0; r < n_r; r++) to[r * PANEL_T + t] = _mm512_dpbusd_epi32(to[r * PANEL_T + t], u[r], q);
-        }
-    }
-}
+/* vpdpbusd does not saturate */
+static inline vi pk_dot(vi sum, vi w, vi x) { return _mm512_dpbusd_epi32(sum, w, x); }
 
-/* How large a byte may be is no part of the shape. */
-#define tiles_plain_15 tiles_plain
-#define tiles_plain_31 tiles_plain
-#define tiles_plain_255 tiles_plain
-#define tiles_mins_15 tiles_mins
-#define tiles_mins_31 tiles_mins
-#define tiles_halves_15 tiles_halves
-#define tiles_halves_63 tiles_halves
-#define tiles_halves_mins_15 tiles_halves_mins
-#define PANEL_SHAPES                                                                                                                             \
-    PANEL_SHAPE(plain, false, false, 255) PANEL_SHAPE(mins, false, true, 255)                                                                    \
-    PANEL_SHAPE(halves, true, false, 255) PANEL_SHAPE(halves_mins, true, true, 255)
+#include "kern_dots.h"
+
 #define TILES(shape, a, b, c)                                                                                                                    \
     TILE(shape, 1, a, b, c) TILE(shape, 2, a, b, c) TILE(shape, 3, a, b, c) TILE(shape, 4, a, b, c) TILE(shape, 5, a, b, c) TILE(shape, 6, a, b, c)
 #define TILE_NAMES(shape) tile_##shape##_1, tile_##shape##_2, tile_##shape##_3, tile_##shape##_4, tile_##shape##_5, tile_##shape##_6

@@ -14,14 +14,13 @@
  * PANEL_R, PANEL_T, and
  *   pk_load(p), pk_store(p, v)     4 G bytes, aligned
  *   pk_zero(), pk_set(x), pk_add(a, b), pk_sra(v, n)      32-bit lanes
- *   pk_bcast(p)                    4 bytes from memory in every lane
  *   pk_bytes(b), pk_and(a, b), pk_or(a, b), pk_srl(v, n), pk_sll(v, n)    bytes; shifts are of 16-bit lanes: mask afterwards
  *   pk_table_16(t), pk_shuffle(table, i)   16-entry table
  *   pk_rows_4(to, rows, at)        4 planes of 4 bytes, from 16 bytes of each row
  *   pk_rows_1(to, rows, at)        4 planes of 1 byte, from 4 bytes of each row
  *   pk_rows_2(to, rows, at)        2 planes of 2 bytes, from 4 bytes of each row
  *   pk_f(v), pk_setf(f), pk_f16(p), pk_u8(p), pk_i8(p)    floats: from int32 lanes; one for all; G halves, bytes, signed bytes in memory
- *   pk_dots(to, w, w_step, x, n_r, n_t, n, largest)
+ *   pk_dots(to, w, w_step, x, n_r, n_t, n, largest)    or takes it from kern_dots.h
  *       to[r][t] += sum over j < n of w[r * w_step + j] . x[t][4 j ..] for r < n_r, t < n_t; largest: of a weight byte (255: BIAS)
  */
 #include "cpu/packed.h"
@@ -477,6 +476,24 @@ INLINE void packed_any(float *y, size_t stride, const pk_weights *w, const hl_q8
     }
 PACKED_TYPES(PACKED_TYPE)
 
+#define pack_iq4_nl pack_q4_0
+#define PACKED_SWITCH(CALL)                                                                                                                     \
+    switch (dtype) {                                                                                                                            \
+    case HL_Q4_0: CALL(q4_0); break;                                                                                                            \
+    case HL_Q4_1: CALL(q4_1); break;                                                                                                            \
+    case HL_Q5_0: CALL(q5_0); break;                                                                                                            \
+    case HL_Q5_1: CALL(q5_1); break;                                                                                                            \
+    case HL_Q8_0: CALL(q8_0); break;                                                                                                            \
+    case HL_Q2_K: CALL(q2_K); break;                                                                                                            \
+    case HL_Q3_K: CALL(q3_K); break;                                                                                                            \
+    case HL_Q4_K: CALL(q4_K); break;                                                                                                            \
+    case HL_Q5_K: CALL(q5_K); break;                                                                                                            \
+    case HL_Q6_K: CALL(q6_K); break;                                                                                                            \
+    case HL_IQ4_NL: CALL(iq4_nl); break;                                                                                                        \
+    case HL_IQ4_XS: CALL(iq4_xs); break;                                                                                                        \
+    default: CALL(mxfp4); break;                                                                                                                \
+    }
+
 static size_t matmul_scratch(uint32_t cols)
 {
     const size_t group = (cols + 255) / 256 * 256 * (size_t)G;         /* a packed group has at most 68 bytes for 64 columns of a row */
@@ -489,43 +506,16 @@ static void matmul_q8(uint32_t dtype, bool packed, float *restrict y, size_t str
     const hl_form *f = hl_packed_form(dtype);
     const pk_weights pw = { w, row_bytes, hl_packed_group_bytes(f, cols, G), n_rows, cols / (f->cols / f->blocks), hl_packed_units(f, cols), packed };
     const size_t act_bytes = hl_q8_row_bytes(cols);
-    switch (dtype) {
-#define CASE(name) packed_##name(y, stride, &pw, act, act_bytes, n_tok, (uint8_t *)scratch); break;
-    case HL_Q4_0: CASE(q4_0)
-    case HL_Q4_1: CASE(q4_1)
-    case HL_Q5_0: CASE(q5_0)
-    case HL_Q5_1: CASE(q5_1)
-    case HL_Q8_0: CASE(q8_0)
-    case HL_Q2_K: CASE(q2_K)
-    case HL_Q3_K: CASE(q3_K)
-    case HL_Q4_K: CASE(q4_K)
-    case HL_Q5_K: CASE(q5_K)
-    case HL_Q6_K: CASE(q6_K)
-    case HL_IQ4_NL: CASE(iq4_nl)
-    case HL_IQ4_XS: CASE(iq4_xs)
-    default: CASE(mxfp4)
-#undef CASE
-    }
+#define CALL(name) packed_##name(y, stride, &pw, act, act_bytes, n_tok, (uint8_t *)scratch)
+    PACKED_SWITCH(CALL)
+#undef CALL
 }
 
 static void pack(uint32_t dtype, void *to, const uint8_t *rows, size_t row_bytes, uint32_t n_rows, uint32_t cols)
 {
     const hl_form *f = hl_packed_form(dtype);
     const pk_weights pw = { rows, row_bytes, hl_packed_group_bytes(f, cols, G), n_rows, cols / (f->cols / f->blocks), hl_packed_units(f, cols), false };
-    switch (dtype) {
-#define CASE(name) pack_##name(to, &pw, 0, UINT32_MAX); break;
-    case HL_Q4_0: case HL_IQ4_NL: CASE(q4_0)
-    case HL_Q4_1: CASE(q4_1)
-    case HL_Q5_0: CASE(q5_0)
-    case HL_Q5_1: CASE(q5_1)
-    case HL_Q8_0: CASE(q8_0)
-    case HL_Q2_K: CASE(q2_K)
-    case HL_Q3_K: CASE(q3_K)
-    case HL_Q4_K: CASE(q4_K)
-    case HL_Q5_K: CASE(q5_K)
-    case HL_Q6_K: CASE(q6_K)
-    case HL_IQ4_XS: CASE(iq4_xs)
-    default: CASE(mxfp4)
-#undef CASE
-    }
+#define CALL(name) pack_##name(to, &pw, 0, UINT32_MAX)
+    PACKED_SWITCH(CALL)
+#undef CALL
 }

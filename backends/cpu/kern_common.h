@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Steps of the grids that quantize tries: q = round(t * step / 2^15) for t = x scaled to a largest |t| of 32512 = 127 * 256. */
-enum { Q8_STEP_FIRST = 128, Q8_STEPS = 4, Q8_T_MAX = 32512 };
+enum { Q8_STEP_FIRST = 128, Q8_STEP_BY = 2, Q8_STEPS = 4, Q8_T_MAX = 32512 };
 #define Q8_SMALLEST 0x1p-96f                           /* below it Q8_T_MAX / amax might overflow: such a block is zero */
 
 /* In front of a loop of few, constant rounds over vectors, which have to end up in registers.  Not in builds with a sanitizer: its

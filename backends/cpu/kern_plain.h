@@ -159,7 +159,7 @@ static inline void quantize_block(hl_q8_unit *out, const float *x, uint32_t ib)
         int step_best = 0, xq_best = 0, qq_best = 1;
         for (int i = 0; i < 32; i++) t[i] = (int32_t)lrintf(x[i] * inv);
         for (int k = 0; k < Q8_STEPS; k++) {
-            int32_t xq = 0, qq = 0, step = Q8_STEP_FIRST - k;
+            int32_t xq = 0, qq = 0, step = Q8_STEP_FIRST - Q8_STEP_BY * k;
             for (int i = 0; i < 32; i++) {
                 int32_t v = (t[i] * step + (1 << 14)) >> 15;
                 xq += t[i] * v;

@@ -27,7 +27,7 @@ static inline __attribute__((always_inline)) int best_step(__m256i t0, __m256i t
     __m256i v[2 * Q8_STEPS];
     int32_t sum[2 * Q8_STEPS];
     UNROLL for (int k = 0; k < Q8_STEPS; k++) {
-        __m256i step = _mm256_set1_epi16((int16_t)(Q8_STEP_FIRST - k)), q0 = _mm256_mulhrs_epi16(t0, step), q1 = _mm256_mulhrs_epi16(t1, step);
+        __m256i step = _mm256_set1_epi16((int16_t)(Q8_STEP_FIRST - Q8_STEP_BY * k)), q0 = _mm256_mulhrs_epi16(t0, step), q1 = _mm256_mulhrs_epi16(t1, step);
         v[k] = _mm256_add_epi32(_mm256_madd_epi16(t0, q0), _mm256_madd_epi16(t1, q1));
         v[Q8_STEPS + k] = _mm256_add_epi32(_mm256_madd_epi16(q0, q0), _mm256_madd_epi16(q1, q1));
     }
@@ -39,7 +39,7 @@ static inline __attribute__((always_inline)) int best_step(__m256i t0, __m256i t
     int k = __builtin_ctz((unsigned)_mm_movemask_ps(_mm_cmpeq_ps(s, m)));
     *xq = sum[k];
     *qq = sum[Q8_STEPS + k];
-    return Q8_STEP_FIRST - k;
+    return Q8_STEP_FIRST - Q8_STEP_BY * k;
 }
 
 static inline __attribute__((always_inline)) float quantize_32(int8_t *to, const float *x, int32_t isum[2])
@@ -80,7 +80,7 @@ static inline void quantize_unit(hl_q8_unit *u, const float *x, __m256 amax)
         const __m256 k = _mm256_set1_ps(inverse[g]);
         __m256i v[8], t0 = scaled_i16(x + 32 * g, k), t1 = scaled_i16(x + 32 * g + 16, k);
         UNROLL for (int i = 0; i < Q8_STEPS; i++) {
-            __m256i step = _mm256_set1_epi16((int16_t)(Q8_STEP_FIRST - i)), q0 = _mm256_mulhrs_epi16(t0, step), q1 = _mm256_mulhrs_epi16(t1, step);
+            __m256i step = _mm256_set1_epi16((int16_t)(Q8_STEP_FIRST - Q8_STEP_BY * i)), q0 = _mm256_mulhrs_epi16(t0, step), q1 = _mm256_mulhrs_epi16(t1, step);
             v[i] = _mm256_add_epi32(_mm256_madd_epi16(t0, q0), _mm256_madd_epi16(t1, q1));
             v[Q8_STEPS + i] = _mm256_add_epi32(_mm256_madd_epi16(q0, q0), _mm256_madd_epi16(q1, q1));
         }
@@ -108,7 +108,7 @@ static inline void quantize_unit(hl_q8_unit *u, const float *x, __m256 amax)
         most = _mm256_blendv_ps(most, score, better);
         best_x = _mm256_blendv_epi8(best_x, xs, _mm256_castps_si256(better));
         best_q = _mm256_blendv_epi8(best_q, qs, _mm256_castps_si256(better));
-        best = _mm256_blendv_epi8(best, _mm256_set1_epi32(Q8_STEP_FIRST - i), _mm256_castps_si256(better));
+        best = _mm256_blendv_epi8(best, _mm256_set1_epi32(Q8_STEP_FIRST - Q8_STEP_BY * i), _mm256_castps_si256(better));
     }
     int32_t step[8];
     __m256i halves[8];

@@ -7,7 +7,7 @@
 # How noise is met: a shared machine's speed changes from minute to minute by a factor of two (its memory's above all), so figures of different
 # runs cannot be compared.  Ratios within one run can.  `hllm bench` probes the read ceiling (the best of 1, 2, 4 and 8 streams a thread) and the
 # ceiling of 8-bit dot products before and after each measurement, and the shares below are of those.  A share of the read ceiling counts when the
-# ceiling is that of a quiet machine (2 threads here: 65 GB/s or more).  Peers read the file into anonymous memory with large pages (-mmp 0), as we do;
+# ceiling is that of a quiet machine (2 threads here: 65 GB/s or more).  Peers read the file into anonymous memory with large pages (no mmap), as we do;
 # ik_llama.cpp repacks its rows at load (-rtr 1), as we do.  Run it on an otherwise idle machine.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -31,9 +31,9 @@ for model in "$@"; do
         "$hllm" bench --json -m "$model" -p "$prompt" -n "$tokens" -r 1 -t "$threads" | tr -d '\n' >>"$out"
         for p in llama ik; do
             printf '\n%s\t%s\t' "$model" $p >>"$out"
-            [ $p = ik ] && repack="-rtr 1" || repack=
+            [ $p = ik ] && load="-mmp 0 -rtr 1" || load="-lm none"
             # shellcheck disable=SC2086
-            "$peers/$p/bin/llama-bench" -m "$model" -p "$prompt" -n "$tokens" -r 1 -t "$threads" -mmp 0 $repack -o json 2>/dev/null | tr -d '\n' >>"$out"
+            "$peers/$p/bin/llama-bench" -m "$model" -p "$prompt" -n "$tokens" -r 1 -t "$threads" $load -o json 2>/dev/null | tr -d '\n' >>"$out"
         done
         echo >>"$out"
         echo "$model: round $i of $rounds" >&2

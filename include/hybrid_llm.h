@@ -296,7 +296,8 @@ HLLM_API hllm_status hllm_chat_tokenize(const hllm_model *m, const hllm_chat_mes
 
 /* ---- engine ------------------------------------------------------------------------------------------------------- */
 
-enum { HLLM_LOAD_AUTO = 0, HLLM_LOAD_MMAP = 1, HLLM_LOAD_READ = 2 };   /* auto: read if it fits in memory, else mmap */
+enum { HLLM_LOAD_AUTO = 0, HLLM_LOAD_MMAP = 1, HLLM_LOAD_READ = 2 };   /* auto: read if it fits in memory, else mmap; the same results, read
+                                                                          answers faster: weights are laid out for the kernels */
 enum { HLLM_ACT_Q8 = 0, HLLM_ACT_F32 = 1 };   /* activations as 8-bit blocks (fast), or f32 reference arithmetic */
 enum { HLLM_KV_F16 = 0, HLLM_KV_F32 = 1, HLLM_KV_Q8_0 = 2 };
 

@@ -83,11 +83,18 @@ static void cpu_weight_layout(hl_device *d, uint32_t dtype, uint32_t rows, uint3
     *bytes = hl_align_up(rows, *row_group) / *row_group * hl_packed_group_bytes(f, cols, *row_group);
 }
 
+/* Row r; of a packed matrix: the group that it is in. */
+static const uint8_t *rows_at(const hl_weight *w, uint32_t r)
+{
+    if (w->layout == HL_LAYOUT_FILE) return (const uint8_t *)w->data + (size_t)r * w->row_bytes;
+    return (const uint8_t *)w->data + r / w->layout * hl_packed_group_bytes(hl_packed_form(w->dtype), w->cols, w->layout);
+}
+
 static void cpu_weight_pack(hl_device *d, hl_weight *w, uint32_t row0, uint32_t n_rows, const void *src)
 {
-    char *to = (char *)(uintptr_t)w->data;
-    if (w->layout == HL_LAYOUT_FILE) memcpy(to + row0 * w->row_bytes, src, n_rows * w->row_bytes);
-    else d->k->pack(w->dtype, to + row0 / w->layout * hl_packed_group_bytes(hl_packed_form(w->dtype), w->cols, w->layout), src, w->row_bytes, n_rows, w->cols);
+    void *to = (void *)(uintptr_t)rows_at(w, row0);
+    if (w->layout == HL_LAYOUT_FILE) memcpy(to, src, n_rows * w->row_bytes);
+    else d->k->pack(w->dtype, to, src, w->row_bytes, n_rows, w->cols);
 }
 
 static size_t cpu_act_bytes(hl_device *d, uint32_t n) { return d->act_f32 || n % HL_QK ? 0 : hl_q8_row_bytes(n); }
@@ -120,12 +127,10 @@ static void cpu_embed(hl_stream *s, float *y, const hl_weight *w, const int32_t 
 {
     for (uint32_t t = 0; t < n_tok; t++) {
         float *row = y + (size_t)t * w->cols;
-        const char *from = (const char *)w->data + (size_t)ids[t] * w->row_bytes;
+        const void *from = rows_at(w, (uint32_t)ids[t]);
         if (w->layout != HL_LAYOUT_FILE) {
-            const uint32_t ir = (uint32_t)ids[t];
-            from = (const char *)s->scratch;
-            hl_unpack_row(w->dtype, w->cols, w->layout, s->scratch,
-                          (const char *)w->data + ir / w->layout * hl_packed_group_bytes(hl_packed_form(w->dtype), w->cols, w->layout), ir % w->layout);
+            hl_unpack_row(w->dtype, w->cols, w->layout, s->scratch, from, (uint32_t)ids[t] % w->layout);
+            from = s->scratch;
         }
         hl_dequantize(w->dtype, from, row, w->cols);
         if (scale != 1.0f) for (uint32_t i = 0; i < w->cols; i++) row[i] *= scale;
@@ -180,13 +185,6 @@ static void cpu_quantize(hl_stream *s, const hl_act *a)
 typedef struct matmul_arg { hl_stream *s; const hl_act *a; const hl_product *p; uint32_t n_p; } matmul_arg;
 
 static bool is_quantised(uint32_t dtype) { return dtype != HL_F32 && dtype != HL_F16 && dtype != HL_BF16; }
-
-/* Of a packed matrix: r is a multiple of its group. */
-static const uint8_t *rows_at(const hl_weight *w, uint32_t r)
-{
-    if (w->layout == HL_LAYOUT_FILE) return (const uint8_t *)w->data + (size_t)r * w->row_bytes;
-    return (const uint8_t *)w->data + r / w->layout * hl_packed_group_bytes(hl_packed_form(w->dtype), w->cols, w->layout);
-}
 
 /* With a fine activation every token is two: both are computed and added. */
 static void fine_rows(const matmul_arg *m, const hl_weight *w, float *y, size_t stride, const uint8_t *rows, uint32_t n_rows, float *scratch)

@@ -9,8 +9,8 @@
 #include "backend.h"
 
 /* A quantised activation row of n elements (n a multiple of 32) is an array of units of 256 columns, 8 blocks of 32: x ~ d[block] * q.
- * The scale of a block is searched: the best of four grids, then the least-squares factor for it.  On Gaussian data the mean squared
- * error is a sixth below that of max / 127 (eight grids: a fifth, at twice the time), at no cost for the matrices.  Every table gives the same bytes.
+ * The scale of a block is searched: the best of four grids, then the least-squares factor for it: a smaller error than max / 127 at no cost for
+ * the matrices. Every table gives the same bytes.
  * A block with an Inf or NaN has d = NaN and q = 0; a block whose largest element is below 2^-96 is zero; so is what lies beyond n. */
 typedef struct hl_q8_unit {
     int8_t q[256];                   /* -127..127 */

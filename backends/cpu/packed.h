@@ -32,7 +32,7 @@
 
 #include <stddef.h>
 
-enum { HL_PACKED_MAX_GROUP = 16, HL_PACKED_RUNS = 6 };
+enum { HL_PACKED_RUNS = 6 };
 
 /* n planes of `width` bytes: from within a block, to within a unit (of its first block: the next block's planes follow) */
 typedef struct hl_plane_run { uint16_t from, to; uint8_t width, n; bool bits; } hl_plane_run;

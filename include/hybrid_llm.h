@@ -318,6 +318,7 @@ typedef struct hllm_session_options {
     uint32_t n_ctx;                   /* tokens of context; 0: the smaller of the model's and 4,096 */
     uint32_t kv;                      /* HLLM_KV_... */
     uint32_t micro_batch;             /* prompt tokens computed at once; 0: the model's default (512, less for wide models) */
+    hllm_progress *progress;          /* of hllm_session_create, in bytes: a long context's KV cache takes a while to become resident */
 } hllm_session_options;
 
 typedef struct hllm_memory_need {
@@ -342,8 +343,8 @@ HLLM_API size_t hllm_engine_last_error(const hllm_engine *e, char *buf, size_t c
 
 /* ---- session ------------------------------------------------------------------------------------------------------ */
 
-/* Reserves all memory that the session will ever use, but for copies of bias and stop texts (hllm_generate_start makes them).
- * Errors are on the engine. */
+/* Reserves all memory that the session will ever use, but for copies of bias and stop texts (hllm_generate_start makes them), and makes
+ * it resident.  HLLM_E_CANCELLED through the options' progress handle.  Errors are on the engine. */
 HLLM_API hllm_status hllm_session_create(const hllm_engine *e, const hllm_session_options *opt, hllm_session **out);
 /* Cancels and waits for what runs. */
 HLLM_API void hllm_session_free(hllm_session *s);

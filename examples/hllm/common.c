@@ -246,8 +246,12 @@ int cli_open_engine(cli *c, const cli_options *o)
 int cli_open_session(cli *c, uint32_t n_ctx)
 {
     hllm_session_options s;
+    loading l;
     cli_session_options(c->o, n_ctx, &s);
+    loading_begin(&l, c->rt);
+    s.progress = l.progress;
     hllm_status rc = hllm_session_create(c->engine, &s, &c->session);
+    loading_end(&l);
     if (rc != HLLM_OK) return cli_fail(c, AT_ENGINE, rc);
     cli_warnings(c);
     c->session_info.struct_size = sizeof c->session_info;

@@ -127,6 +127,34 @@ static void lay_out_host(hllm_session *s, hl_carver *b)
     for (uint32_t r = 0; r < s->engine->n_ropes; r++) s->ropes[r].angle = hl_carve(b, c->n_rot / 2 * sizeof(double));
 }
 
+enum { TOUCH_BYTES = 4 << 20 };
+typedef struct touch { volatile char *block; size_t bytes; } touch;
+static void touch_pages(void *v, uint32_t task, uint32_t thread)
+{
+    const touch *t = v;
+    (void)thread;
+    const size_t end = HL_MIN(((size_t)task + 1) * TOUCH_BYTES, t->bytes);
+    for (size_t at = (size_t)task * TOUCH_BYTES; at < end; at += 4096) t->block[at] = 0;
+}
+
+/* The system promises memory that it does not have: touched pages are really ours, and the next session's check sees them gone.  A
+ * machine may take a second for each gigabyte: by all threads, in jobs so small that others get their turn and a cancel is seen. */
+static hl_status make_resident(hllm_session *s, hl_progress *progress)
+{
+    hl_status rc = HLLM_OK;
+    hl_pool *pool = s->engine->handle->rt->pool;
+    const size_t per_job = (size_t)TOUCH_BYTES * hl_pool_threads(pool);
+    if (progress) atomic_fetch_add(&progress->total, s->device_bytes);
+    HL_TRY(hl_progress_step(progress, 0));
+    for (size_t at = 0; at < s->device_bytes; at += per_job) {
+        touch t = { (char *)s->device_block + at, HL_MIN(per_job, s->device_bytes - at) };
+        hl_pool_run(pool, touch_pages, &t, (uint32_t)((t.bytes + TOUCH_BYTES - 1) / TOUCH_BYTES));
+        HL_TRY(hl_progress_step(progress, t.bytes));
+    }
+done:
+    return rc;
+}
+
 hl_status hl_session_new(hllm_engine *e, const hllm_session_options *opt, hllm_session **out)
 {
     hl_status rc = HLLM_OK;
@@ -161,8 +189,7 @@ hl_status hl_session_new(hllm_engine *e, const hllm_session_options *opt, hllm_s
     }
     b = (hl_carver){ s->device_block, 0 };
     lay_out_device(s, &b);
-    /* The system promises memory that it does not have: touched pages are really ours, and the next session's check sees them gone. */
-    if (e->be->host_memory) for (size_t at = 0; at < s->device_bytes; at += 4096) ((volatile char *)s->device_block)[at] = 0;
+    if (e->be->host_memory) HL_TRY(make_resident(s, opt->progress ? &opt->progress->p : NULL));
     b = (hl_carver){ 0 };
     lay_out_host(s, &b);
     s->host_bytes = b.at;

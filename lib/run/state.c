@@ -557,7 +557,7 @@ done:
 hl_status hl_session_fork(hllm_session *s, hllm_session **out)
 {
     hllm_session *t = NULL;
-    const hllm_session_options opt = { sizeof opt, s->sizes.n_ctx, s->kv_option, s->sizes.micro_batch };
+    const hllm_session_options opt = { sizeof opt, s->sizes.n_ctx, s->kv_option, s->sizes.micro_batch, NULL };
     hl_status rc = hl_session_new(s->engine, &opt, &t);
     *out = NULL;
     if (rc != HLLM_OK) {

@@ -76,9 +76,9 @@ SIZE(hllm_engine_options, 40);
 AT(hllm_engine_options, struct_size, 0, 4); AT(hllm_engine_options, load, 4, 4); AT(hllm_engine_options, act, 8, 4);
 AT(hllm_engine_options, flags, 12, 4); AT(hllm_engine_options, ram_bytes, 16, 8); AT(hllm_engine_options, progress, 24, 8); AT(hllm_engine_options, session, 32, 8);
 
-SIZE(hllm_session_options, 16);
+SIZE(hllm_session_options, 24);
 AT(hllm_session_options, struct_size, 0, 4); AT(hllm_session_options, n_ctx, 4, 4); AT(hllm_session_options, kv, 8, 4);
-AT(hllm_session_options, micro_batch, 12, 4);
+AT(hllm_session_options, micro_batch, 12, 4); AT(hllm_session_options, progress, 16, 8);
 
 SIZE(hllm_memory_need, 48);
 AT(hllm_memory_need, struct_size, 0, 4); AT(hllm_memory_need, reserved0, 4, 4); AT(hllm_memory_need, weights_bytes, 8, 8);

@@ -6,44 +6,19 @@ pip install bindings/python.  Prints the median and the worst for each situation
 engine has stopped is tests/python/test_guest.py's.
 """
 import os
-import signal
 import sys
-import threading
-import time
-from typing import Any, Callable, List
+from typing import Any, Callable
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "python"))
+from common import MODEL as SHIPPED, TEXT, interrupted
 from hybridllm import Llama
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-MODEL = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "models", "tiny-relu2-q8_0.gguf")
+MODEL = sys.argv[1] if len(sys.argv) > 1 else SHIPPED
 ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 12
-TEXT = "In the beginning God created the heaven and the earth."
-
-
-def latency(action: Callable[[], Any], after: float) -> float:
-    """Seconds from SIGINT to the end of action, which is repeated until then."""
-    sent: List[float] = []
-    begun = threading.Event()
-
-    def send() -> None:
-        begun.wait()
-        time.sleep(after)
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        begun.set()
-        while True:
-            action()
-    except KeyboardInterrupt:
-        return time.monotonic() - sent[0]
-    finally:
-        thread.join()
 
 
 def measure(what: str, action: Callable[[], Any]) -> None:
-    late = sorted(latency(action, 0.03 + 0.007 * i) for i in range(ROUNDS))
+    late = sorted(interrupted(action, 0.03 + 0.007 * i) for i in range(ROUNDS))
     print(f"Ctrl-C {what}: median {late[ROUNDS // 2] * 1000:.1f} ms, worst {late[-1] * 1000:.1f} ms of {ROUNDS}", flush=True)
 
 

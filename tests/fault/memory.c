@@ -52,7 +52,7 @@ static int everything(long n, uint32_t load)
     rc = hllm_engine_create(m, &(hllm_engine_options){ .struct_size = sizeof(hllm_engine_options), .load = load, .progress = p }, &e);
     hllm_model_last_error(m, why, sizeof why);
     if (failed(rc, e, why, "engine", n)) goto model;
-    rc = hllm_session_create(e, &(hllm_session_options){ sizeof(hllm_session_options), 128, 0, 0 }, &s);
+    rc = hllm_session_create(e, &(hllm_session_options){ sizeof(hllm_session_options), 128, 0, 0, NULL }, &s);
     hllm_engine_last_error(e, why, sizeof why);
     if (failed(rc, s, why, "session", n)) goto engine;
     hllm_logit_bias bias[3] = { { 1, 0 }, { 2, 0 }, { 3, 0 } };
@@ -74,7 +74,7 @@ static int everything(long n, uint32_t load)
     hllm_session_last_error(s, why, sizeof why);
     if (failed(rc, NULL, why, "load", n)) { c.fail_at = -1; answers_right(s); goto session; }
     hllm_session *none = NULL;                         /* an older text of the engine is not this failure's */
-    CHECK(hllm_session_create(e, &(hllm_session_options){ sizeof(hllm_session_options), 0, 9, 0 }, &none) == HLLM_E_ARG);
+    CHECK(hllm_session_create(e, &(hllm_session_options){ sizeof(hllm_session_options), 0, 9, 0, NULL }, &none) == HLLM_E_ARG);
     rc = hllm_session_fork(s, &t);
     hllm_session_last_error(s, why, sizeof why);
     CHECK_MSG(rc == HLLM_OK || !strstr(why, "kv is"), "%s", why);

@@ -1,9 +1,12 @@
 """Shared by the tests of the Python package: where things are.  Run by tests/python.sh, which sets the two variables."""
 import ctypes
 import os
+import signal
 import subprocess
 import sys
-from typing import Any, List, Tuple
+import threading
+import time
+from typing import Any, Callable, List, Tuple
 
 from hybridllm import Session, _ffi
 
@@ -11,6 +14,28 @@ ROOT = os.environ.get("HLLM_TEST_ROOT") or os.path.dirname(os.path.dirname(os.pa
 MODEL = os.path.join(ROOT, "models", "tiny-relu2-q8_0.gguf")
 HLLM = os.environ.get("HLLM_BIN") or os.path.join(ROOT, "build", "bin", "hllm")
 TEXT = "In the beginning God created the heaven and the earth."
+
+
+def interrupted(action: Callable[[], Any], after: float) -> float:
+    """Repeats action until a SIGINT, sent after so many seconds, arrives as KeyboardInterrupt.  Returns how many seconds that took."""
+    begun = threading.Event()                          # the signal must not fall into the start of its own thread
+    sent: List[float] = []
+
+    def send() -> None:
+        begun.wait()
+        time.sleep(after)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        begun.set()
+        while True:
+            action()
+    except KeyboardInterrupt:
+        return time.monotonic() - sent[0]
+    finally:
+        thread.join()
 
 
 def idle(session: Session) -> bool:

@@ -7,28 +7,8 @@ import time
 import unittest
 from typing import Any, Callable
 
-from common import MODEL, TEXT, ended_as, idle, python
+from common import MODEL, TEXT, ended_as, idle, interrupted, python
 from hybridllm import Llama, Session, _ffi
-
-
-def interrupted(action: Callable[[], Any], after: float) -> None:
-    """Repeats action until a SIGINT, sent after so many seconds, arrives as KeyboardInterrupt."""
-    begun = threading.Event()                          # the signal must not fall into the start of its own thread
-
-    def send() -> None:
-        begun.wait()
-        time.sleep(after)
-        os.kill(os.getpid(), signal.SIGINT)
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        begun.set()
-        while True:
-            action()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        thread.join()
 
 
 class CtrlC(unittest.TestCase):

@@ -4,7 +4,7 @@ import os
 import subprocess
 import tempfile
 import unittest
-from typing import Any
+from typing import Any, List, Tuple
 
 import hybridllm
 from common import HLLM, MODEL, TEXT
@@ -373,6 +373,17 @@ class Others(Base):
             self.assertIn(f"weights, KV cache and scratch need {need.total_bytes} bytes", caught.exception.message, str(options))
             with Llama(MODEL, n_ctx=300, use_mmap=False, ram_bytes=need.total_bytes, **options) as llm:           # type: ignore[arg-type]
                 self.assertEqual(llm.n_ctx(), 300)
+
+    def test_session_progress(self) -> None:
+        seen: List[Tuple[int, int]] = []
+        with hybridllm.Session(self.llm.engine, progress=lambda done, total: seen.append((done, total))) as session:
+            self.assertEqual(seen[-1][0], seen[-1][1])
+            self.assertGreaterEqual(seen[-1][1], session.info().kv_bytes)
+
+        def stop(done: int, total: int) -> None:
+            raise RuntimeError("enough")
+        with self.assertRaisesRegex(RuntimeError, "enough"):
+            hybridllm.Session(self.llm.engine, progress=stop)
 
     def test_load_progress(self) -> None:
         seen = []

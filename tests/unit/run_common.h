@@ -75,7 +75,7 @@ static inline void setup_free(setup *u)
 static inline hllm_session *session_of(const setup *u, uint32_t n_ctx, uint32_t kv, uint32_t micro_batch)
 {
     hllm_session *s = NULL;
-    OK_E(hllm_session_create(u->e, &(hllm_session_options){ sizeof(hllm_session_options), n_ctx, kv, micro_batch }, &s), u->e);
+    OK_E(hllm_session_create(u->e, &(hllm_session_options){ sizeof(hllm_session_options), n_ctx, kv, micro_batch, NULL }, &s), u->e);
     return s;
 }
 

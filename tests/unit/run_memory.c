@@ -36,7 +36,7 @@ static hllm_memory_need need_of(const hllm_model *m, uint32_t n_ctx, uint32_t kv
 {
     hllm_memory_need need = { .struct_size = sizeof need };
     hllm_engine_options eo = { .struct_size = sizeof eo, .ram_bytes = ram };
-    hllm_session_options so = { sizeof so, n_ctx, kv, 0 };
+    hllm_session_options so = { sizeof so, n_ctx, kv, 0, NULL };
     OK_M(hllm_model_memory(m, &eo, &so, &need), m);
     return need;
 }
@@ -48,7 +48,7 @@ static void budgets(const setup *u)
     hllm_engine *e = (hllm_engine *)1;
     hllm_session *s = (hllm_session *)1, *t;
     char why[512];
-    hllm_session_options so = { sizeof so, 256, 0, 0 };
+    hllm_session_options so = { sizeof so, 256, 0, 0, NULL };
     hllm_engine_options eo = { .struct_size = sizeof eo, .load = HLLM_LOAD_READ };
     CHECK(need.weights_bytes > 5000000 && need.kv_bytes > 0 && need.scratch_bytes > 0 && need.total_bytes == need.weights_bytes + need.kv_bytes + need.scratch_bytes && need.available_bytes > 0);
     CHECK(need_of(u->m, 256, 0, 12345).available_bytes == 12345);
@@ -75,7 +75,7 @@ static void budgets(const setup *u)
     hllm_session_free(s);
     hllm_engine_free(e);
     eo.load = HLLM_LOAD_AUTO;
-    const hllm_session_options small = { sizeof small, 256, 0, 64 };
+    const hllm_session_options small = { sizeof small, 256, 0, 64, NULL };
     hllm_memory_need tight = { .struct_size = sizeof tight };
     OK_M(hllm_model_memory(u->m, NULL, &small, &tight), u->m);
     eo.ram_bytes = tight.total_bytes;                  /* weights alone would be read, the named session makes them mapped; then two sessions fit */
@@ -133,7 +133,7 @@ static void as_said(void)
     for (uint32_t kv = 0; kv < 3; kv++)
         for (uint32_t batch = 0; batch < 300; batch += 37) {
             hllm_session *s = NULL;
-            hllm_session_options so = { sizeof so, 300, kv, batch };
+            hllm_session_options so = { sizeof so, 300, kv, batch, NULL };
             hllm_memory_need need = { .struct_size = sizeof need };
             OK_M(hllm_model_memory(u.m, NULL, &so, &need), u.m);
             const size_t before = c.live;
@@ -177,7 +177,7 @@ static void over_commit(void)
     gb_free(&b);
     gf_free(g);
     setup u = setup_file(path, 1, NULL, NULL);
-    hllm_session_options so = { sizeof so, 1 << 27, HLLM_KV_F32, 0 };
+    hllm_session_options so = { sizeof so, 1 << 27, HLLM_KV_F32, 0, NULL };
     hllm_engine_options eo = { .struct_size = sizeof eo, .session = &so };
     hllm_memory_need need = need_of(u.m, so.n_ctx, so.kv, 0);
     const uint64_t session_bytes = need.kv_bytes + need.scratch_bytes;
@@ -247,7 +247,7 @@ static int under_limit(int which, uint64_t more, uint32_t load, int quiet)
     hllm_machine_info mi = { .struct_size = sizeof mi };
     OK_RT(hllm_runtime_machine(rt, &mi), rt);
     CHECK_MSG(mi.memory_bytes <= limit && mi.memory_available_bytes <= more, "%" PRIu64 " of %" PRIu64 ", limit %" PRIu64, mi.memory_available_bytes, mi.memory_bytes, (uint64_t)limit);
-    hllm_session_options so = { sizeof so, 512, HLLM_KV_F32, 0 };
+    hllm_session_options so = { sizeof so, 512, HLLM_KV_F32, 0, NULL };
     hllm_engine_options eo = { .struct_size = sizeof eo, .load = load, .session = &so };
     hllm_status rc = hllm_engine_create(m, &eo, &e);
     if (rc == HLLM_OK) {
@@ -336,7 +336,7 @@ static void cgroup(void)
         CHECK_MSG(mi.memory_bytes == 41943040 && mi.memory_available_bytes <= 41943040, "%" PRIu64 " of %" PRIu64, mi.memory_available_bytes, mi.memory_bytes);
         OK_RT(hllm_model_open(rt, TINY, NULL, &m), rt);
         OK_M(hllm_engine_create(m, NULL, &e), m);
-        hllm_session_options so = { sizeof so, 512, HLLM_KV_F32, 512 };
+        hllm_session_options so = { sizeof so, 512, HLLM_KV_F32, 512, NULL };
         hllm_memory_need need = { .struct_size = sizeof need };
         OK_M(hllm_model_memory(m, NULL, &so, &need), m);
         CHECK(need.available_bytes < 41943040);
@@ -371,6 +371,36 @@ static void *watch(void *v)
     return NULL;
 }
 
+static void session_progress(const setup *u, const hllm_engine *e)
+{
+    for (int mode = 0; mode < 3; mode++) {             /* whole, cancelled before, cancelled meanwhile */
+        watcher w = { NULL, 0, mode == 2 };
+        hllm_session *s = (hllm_session *)1;
+        pthread_t t;
+        uint64_t done, total;
+        char why[256];
+        OK_RT(hllm_progress_create(u->rt, &w.p), u->rt);
+        if (mode == 1) hllm_progress_cancel(w.p);
+        if (pthread_create(&t, NULL, watch, &w) != 0) exit(1);
+        const hllm_status rc = hllm_session_create(e, &(hllm_session_options){ .struct_size = sizeof(hllm_session_options), .progress = w.p }, &s);
+        w.stop = 1;
+        pthread_join(t, NULL);
+        CHECK(hllm_progress_read(w.p, &done, &total) == HLLM_OK);
+        if (rc == HLLM_OK) {
+            hllm_session_info i = { .struct_size = sizeof i };
+            CHECK(mode != 1 && hllm_session_get_info(s, &i) == HLLM_OK);
+            CHECK_MSG(done == total && total >= i.kv_bytes, "%" PRIu64 " of %" PRIu64 ", KV %" PRIu64, done, total, i.kv_bytes);
+            hllm_session_free(s);
+        } else {
+            CHECK_MSG(mode != 0 && rc == HLLM_E_CANCELLED && s == NULL, "mode %d: %d", mode, rc);
+            CHECK(done < total || mode == 2);
+            hllm_engine_last_error(e, why, sizeof why);
+            CHECK_MSG(strstr(why, "cancelled"), "%s", why);
+        }
+        hllm_progress_free(w.p);
+    }
+}
+
 static void progress(const setup *u)
 {
     for (int mode = 0; mode < 6; mode++) {
@@ -393,6 +423,7 @@ static void progress(const setup *u)
             CHECK(rc == HLLM_OK);
             hllm_progress_read(w.p, &done, &total);
             CHECK_MSG(done == total && total > 5000000, "mode %d: %" PRIu64 " of %" PRIu64, mode, done, total);
+            session_progress(u, e);
             hllm_engine_free(e);
         } else {
             CHECK_MSG((rc == HLLM_E_CANCELLED && e == NULL) || (mode >= 4 && rc == HLLM_OK), "mode %d: %d", mode, rc);

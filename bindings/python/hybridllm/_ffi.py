@@ -111,7 +111,7 @@ class EngineOptions(Struct):
 
 
 class SessionOptions(Struct):
-    _fields_ = _fields((c_uint32, "struct_size n_ctx kv micro_batch"))
+    _fields_ = _fields((c_uint32, "struct_size n_ctx kv micro_batch"), (c_void_p, "progress"))
 
 
 class MemoryNeed(Struct):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Deque, Dict, Iterable, Iterator, List, Ma
 
 from . import _ffi
 from ._ffi import lib
-from ._handles import (Handle, Owner, PathLike, as_bytes, c_path, c_string, check, copy, error_text, float_pointer, floats, read_tokens,
-                       run_slow, token_array, unsigned, when_collected)
+from ._handles import (Handle, Owner, PathLike, Progress, as_bytes, c_path, c_string, check, copy, create, error_text, float_pointer,
+                       floats, read_tokens, run_slow, token_array, unsigned, when_collected)
 from .errors import StateError, error_of
 from .model import Engine, session_options
 
@@ -60,10 +60,15 @@ class TokenRecord(NamedTuple):
 class Session(Owner):
     """One conversation: KV cache and position.  n_ctx 0: the smaller of the model's and 4,096; kv: f16, f32, q8_0."""
 
-    def __init__(self, engine: Engine, *, n_ctx: int = 0, kv: str = "f16", micro_batch: int = 0) -> None:
-        options, out = session_options(n_ctx, kv, micro_batch), c_void_p()
+    def __init__(self, engine: Engine, *, n_ctx: int = 0, kv: str = "f16", micro_batch: int = 0,
+                 progress: Optional[Progress] = None) -> None:
+        options = session_options(n_ctx, kv, micro_batch)
+
+        def call(watch: Any, out: Any) -> int:
+            options.progress = watch
+            return int(lib.hllm_session_create(e, byref(options), out))
         with engine._handle as e:
-            check(lib.hllm_session_create(e, byref(options), byref(out)), lib.hllm_engine_last_error, e)
+            out = create(engine.model.runtime._handle, call, lib.hllm_session_free, lib.hllm_engine_last_error, e, progress)
         self._adopt(engine, out)
 
     def _adopt(self, engine: Engine, out: c_void_p) -> None:

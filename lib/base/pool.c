@@ -4,9 +4,10 @@
  * The caller takes part and waits for those that have joined, not for those that never came.  Idle workers spin for a few microseconds
  * (the next job of a forward pass is near), then sleep: an idle pool uses no CPU.  All signals are blocked in our threads: they belong to the host.
  *
- * A worker whose core another process has taken stands still with a task in its hands, for milliseconds at a time, and all wait for it.  One that
- * was waited for much longer than a task takes is left out for a while, at first 8 ms, then longer each time, until it keeps up again: for short
- * jobs one thread less is better than one that comes and goes.
+ * A worker whose core another process has taken stands still with a task in its hands, for milliseconds at a time, and all wait for it.  When the
+ * latest jobs took longer than they would have without it, it is left out for a while, at first 8 ms, then longer each time, until it keeps up
+ * again: for short jobs one thread less is better than one that comes and goes; long ones gain from it even so.  And the system puts two of our
+ * threads on one core then (it finds that fair): a worker that sees it moves.
  */
 #include "base.h"
 
@@ -20,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LATE_NS = 200000, REST_NS = 8000000, REST_DOUBLINGS = 4, KEPT_UP = 64 };
+enum { LATE_NS = 200000, REST_NS = 8000000, REST_DOUBLINGS = 4, KEPT_UP_NS = 200000000, JUDGED_NS = 10000000 };
 enum { SPINS = 4000, SPINS_CROWDED = 20 };             /* about 20-50 us; with more threads than CPUs the others need the time */
 
 struct hl_pool {
@@ -32,6 +33,8 @@ struct hl_pool {
     pthread_t *threads;
     uint32_t n_threads, n_started;
     uint32_t spins;
+    cpu_set_t allowed;                                 /* when the pool was made */
+    uint64_t spent, without;                           /* the latest jobs' time, and what it would have been with one worker less; under the turn */
     hl_task *fn; void *arg; uint32_t n_tasks;          /* written by the caller before `open`, read by those who joined */
     char pad0[64];
     _Atomic uint32_t epoch;                            /* written by the caller: a new job, or the end; workers sleep on it */
@@ -46,11 +49,12 @@ struct hl_pool {
     struct worker {
         hl_pool *pool;
         uint32_t index;
-        uint32_t kept_up;                              /* jobs since the last rest */
+        uint32_t rests;                                /* one soon after the other; under the turn */
+        bool late;                                     /* in this job; under the turn */
         _Atomic uint32_t inside;                       /* written by the worker: it may hold a task */
-        _Atomic uint32_t rests;                        /* one after the other */
-        _Atomic uint64_t rest_until;                   /* written by the caller; 0: none */
-    } *workers;
+        _Atomic int cpu;                               /* where it runs, written by itself ([0]: the caller) when that changes */
+        _Atomic uint64_t rest_until;                   /* written by the caller */
+    } *workers;                                        /* [0]: the caller */
 };
 
 static inline void relax(void)
@@ -112,13 +116,29 @@ static uint32_t take_tasks(hl_pool *p, uint32_t thread)
     return taken;
 }
 
-/* Sleeps when it was told to rest. */
-static void rest(struct worker *w)
+static void tell_cpu(struct worker *w)
 {
-    const uint64_t until = atomic_exchange(&w->rest_until, 0), now = until ? hl_now_ns() : 0;
-    w->kept_up = until ? 0 : w->kept_up + 1;
-    if (w->kept_up == KEPT_UP) atomic_store(&w->rests, 0);
-    if (now < until) futex_wait_ns(&w->pool->stop, 0, until - now);
+    const int cpu = sched_getcpu();
+    if (cpu != atomic_load_explicit(&w->cpu, memory_order_relaxed)) atomic_store_explicit(&w->cpu, cpu, memory_order_relaxed);
+}
+
+/* A worker on the core of a thread before it moves to any that none of those is on. */
+static void leave_shared_cpu(struct worker *w)
+{
+    hl_pool *p = w->pool;
+    tell_cpu(w);
+    if (p->spins == SPINS_CROWDED) return;
+    const int mine = atomic_load_explicit(&w->cpu, memory_order_relaxed);
+    cpu_set_t set = p->allowed;
+    bool shared = false;
+    for (uint32_t i = 0; i < w->index; i++) {
+        const int cpu = atomic_load_explicit(&p->workers[i].cpu, memory_order_relaxed);
+        shared |= cpu == mine;
+        if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_CLR(cpu, &set);
+    }
+    if (!shared || mine < 0 || CPU_COUNT(&set) == 0) return;
+    sched_setaffinity(0, sizeof set, &set);
+    tell_cpu(w);
 }
 
 static void *worker_main(void *v)
@@ -135,25 +155,44 @@ static void *worker_main(void *v)
             atomic_fetch_sub(&p->sleepers, 1);
         }
         seen = now;
+        const uint64_t until = atomic_load_explicit(&w->rest_until, memory_order_relaxed);
+        for (uint64_t at; until && !atomic_load(&p->stop) && (at = hl_now_ns()) < until;) futex_wait_ns(&p->stop, 0, until - at);
         if (atomic_load_explicit(&p->stop, memory_order_acquire)) return NULL;
+        leave_shared_cpu(w);
         /* Join, then look: the caller closes, then looks.  So either we see the job closed or the caller sees us and waits. */
         atomic_fetch_add(&p->active, 1);
         atomic_store_explicit(&w->inside, 1, memory_order_relaxed);
         if (atomic_load(&p->open)) take_tasks(p, w->index);
         atomic_store_explicit(&w->inside, 0, memory_order_relaxed);
         if (atomic_fetch_sub(&p->active, 1) == 1 && atomic_load(&p->caller_sleeps)) futex_wake(&p->active, 1);
-        rest(w);
     }
 }
 
-/* Those that still hold a task. */
-static void send_to_rest(hl_pool *p, uint64_t now)
+static void note_late(hl_pool *p)                      /* those that still hold a task */
 {
-    for (uint32_t i = 1; i <= p->n_started; i++) {
-        struct worker *w = &p->workers[i];
-        if (!atomic_load_explicit(&w->inside, memory_order_relaxed)) continue;
-        const uint32_t n = atomic_fetch_add(&w->rests, 1);
-        atomic_store(&w->rest_until, now + ((uint64_t)REST_NS << HL_MIN(n, (uint32_t)REST_DOUBLINGS)));
+    for (uint32_t i = 1; i <= p->n_started; i++) p->workers[i].late = atomic_load_explicit(&p->workers[i].inside, memory_order_relaxed);
+}
+
+/* After a job that began and ended then; the caller has done so many of its tasks by `done`. */
+static void judge(hl_pool *p, uint32_t taken, uint64_t begun, uint64_t done, uint64_t end, bool late)
+{
+    uint32_t working = 0;
+    for (uint32_t i = 1; i <= p->n_started; i++) working += atomic_load_explicit(&p->workers[i].rest_until, memory_order_relaxed) <= begun;
+    if (taken == 0 || working == 0) return;
+    p->spent += end - begun;
+    p->without += (done - begun) / taken * p->n_tasks / working;
+    if (late && p->spent >= JUDGED_NS && p->spent > p->without / 8 * 7) {
+        for (uint32_t i = 1; i <= p->n_started; i++) {
+            struct worker *w = &p->workers[i];
+            if (!w->late) continue;
+            if (end > atomic_load(&w->rest_until) + KEPT_UP_NS) w->rests = 0;
+            atomic_store(&w->rest_until, end + ((uint64_t)REST_NS << HL_MIN(w->rests, (uint32_t)REST_DOUBLINGS)));
+            w->rests++;
+        }
+        p->spent = p->without = 0;
+    } else if (p->spent > 2 * JUDGED_NS) {             /* forget */
+        p->spent /= 2;
+        p->without /= 2;
     }
 }
 
@@ -187,6 +226,7 @@ void hl_pool_run(hl_pool *p, hl_task *fn, void *arg, uint32_t n_tasks)
         give_turn(p);
         return;
     }
+    tell_cpu(&p->workers[0]);
     p->fn = fn; p->arg = arg; p->n_tasks = n_tasks;
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     atomic_store(&p->open, 1);
@@ -201,7 +241,7 @@ void hl_pool_run(hl_pool *p, hl_task *fn, void *arg, uint32_t n_tasks)
     while ((left = atomic_load(&p->active)) != 0) {
         if (++spins < p->spins) { relax(); continue; }
         const uint64_t now = hl_now_ns();
-        if (now >= late && !told) { send_to_rest(p, now); told = true; }
+        if (now >= late && !told) { note_late(p); told = true; }
         atomic_store(&p->caller_sleeps, 1);
         if (atomic_load(&p->active) == left) {
             if (told) futex_wait(&p->active, left);
@@ -209,6 +249,7 @@ void hl_pool_run(hl_pool *p, hl_task *fn, void *arg, uint32_t n_tasks)
         }
         atomic_store(&p->caller_sleeps, 0);
     }
+    judge(p, taken, begun, done, hl_now_ns(), told);
     give_turn(p);
 }
 
@@ -222,6 +263,7 @@ hl_status hl_pool_new(const hl_env *env, hl_error *err, uint32_t n_threads, hl_p
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->turn, NULL);
     p->n_threads = n_threads;
+    if (sched_getaffinity(0, sizeof p->allowed, &p->allowed) != 0) CPU_ZERO(&p->allowed);
     p->spins = n_threads <= cpus() ? SPINS : SPINS_CROWDED;
     HL_NEED(p->threads = hl_alloc_array(env->mem, n_threads, sizeof *p->threads));
     HL_NEED(p->workers = hl_alloc_array(env->mem, n_threads, sizeof *p->workers));

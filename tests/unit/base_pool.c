@@ -1,5 +1,5 @@
 /* base_pool.c: every task exactly once, jobs from many threads in the order of asking, more threads than CPUs, an idle pool that costs nothing,
- * no signal handler on our threads.
+ * late workers left out, no signal handler on our threads.
  *
  * No time is judged.  What sleeps is seen by what the kernel says of each thread: its state, and how often it has run. */
 #include <dirent.h>
@@ -178,6 +178,60 @@ static void fairness(hl_pool *p)
     }
 }
 
+/* The caller waits at first for the worker to come, at most 2 ms; of the last tasks the worker's take longer. */
+typedef struct slow_job { uint32_t n; int each_us, last_us, waited; _Atomic int came; } slow_job;
+static void slow(void *v, uint32_t task, uint32_t thread)
+{
+    slow_job *j = v;
+    if (thread != 0) j->came = 1;
+    else while (!j->came && j->waited++ < 20) sleep_us(100);
+    sleep_us(thread != 0 && task + 4 >= j->n ? j->last_us : j->each_us);
+}
+
+/* In how many of 60 jobs the worker took part. */
+static int shared_jobs(hl_pool *p, uint32_t n_tasks, int each_us, int last_us)
+{
+    int shared = 0;
+    for (int i = 0; i < 60; i++) {
+        slow_job j = { n_tasks, each_us, last_us, 0, 0 };
+        hl_pool_run(p, slow, &j, n_tasks);
+        shared += j.came;
+    }
+    return shared;
+}
+
+/* A worker that holds all up is left out for a while; one for whom all wait, and who helps all the same, is not; one left out comes back. */
+static void late_workers(void)
+{
+    hl_pool *p = NULL;
+    REQUIRE(hl_pool_new(&env, NULL, 2, &p) == HLLM_OK);
+    const int harm = shared_jobs(p, 4, 0, 8000), help = shared_jobs(p, 64, 200, 3000);
+    CHECK_MSG(harm > 0 && harm < 30, "%d of 60 jobs with a worker that holds them up", harm);
+    CHECK_MSG(help >= 40, "%d of 60 jobs with a worker that helps, in some of them it still rests", help);
+    hl_pool_free(p);
+}
+
+/* A worker that the system has put on the caller's core leaves it. */
+static void shared_core(void)
+{
+    cpu_set_t all, one, now;
+    hl_pool *p = NULL;
+    REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
+    const int n = CPU_COUNT(&all), here = sched_getcpu();
+    if (n < 2 || here < 0) { printf("one CPU: no core is shared\n"); return; }
+    CPU_ZERO(&one);
+    CPU_SET((size_t)here, &one);
+    const thread_list before = threads_now();
+    REQUIRE(hl_pool_new(&env, NULL, 2, &p) == HLLM_OK);
+    const thread_list l = threads_since(&before);
+    REQUIRE(l.n == 1 && sched_setaffinity(0, sizeof one, &one) == 0 && sched_setaffinity((pid_t)l.tid[0], sizeof one, &one) == 0);
+    CHECK(shared_jobs(p, 4, 200, 200) > 0);
+    CHECK(sched_getaffinity((pid_t)l.tid[0], sizeof now, &now) == 0);
+    CHECK_MSG(!CPU_ISSET((size_t)here, &now) && CPU_COUNT(&now) == n - 1, "may run on %d of %d CPUs, the caller's too: %d", CPU_COUNT(&now), n, CPU_ISSET((size_t)here, &now));
+    REQUIRE(sched_setaffinity(0, sizeof all, &all) == 0);
+    hl_pool_free(p);
+}
+
 enum { MANY_JOBS = SANITIZED ? 1000 : 10000 };
 static void count_task(void *v, uint32_t task, uint32_t thread)
 {
@@ -241,6 +295,9 @@ int main(void)
     once_each(p, 100, 10);
     check_idle(&before, 3, "a pool of 4");
     hl_pool_free(p);
+
+    late_workers();
+    shared_core();
 
     /* Many more threads than CPUs get on; how fast is tests/bench/pool.c's.  The runner's time limit is there for those that hang. */
     _Atomic uint64_t tasks = 0;

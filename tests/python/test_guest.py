@@ -1,10 +1,12 @@
 """A good guest in the interpreter: Ctrl-C, silence, exit, fork."""
+import contextlib
 import os
 import random
 import signal
 import threading
 import time
 import unittest
+import unittest.mock
 from typing import Any, Callable
 
 from common import MODEL, TEXT, ended_as, idle, interrupted, python
@@ -74,9 +76,22 @@ class CtrlC(unittest.TestCase):
         self.assertEqual(threading.active_count(), 1)
 
     def test_loading(self) -> None:
-        for i in range(6):
-            interrupted(lambda: Llama(MODEL, use_mmap=False).close(), 0.03 + 0.007 * i)
-            self.assertEqual(threading.active_count(), 1)                     # nothing loads any more
+        names, inside = ("hllm_model_open", "hllm_engine_create", "hllm_session_create"), []
+
+        def watched(call: Any) -> Any:
+            def run(*args: Any) -> Any:
+                inside.append(call)
+                try:
+                    return call(*args)
+                finally:
+                    inside.remove(call)
+            return run
+        with contextlib.ExitStack() as stack:
+            for name in names:
+                stack.enter_context(unittest.mock.patch.object(_ffi.lib, name, watched(getattr(_ffi.lib, name))))
+            for i in range(20):
+                interrupted(lambda: Llama(MODEL, use_mmap=False).close(), 0.03 + 0.0013 * i)
+                self.assertEqual(inside, [])                                  # nothing loads any more
         with Llama(MODEL, use_mmap=False, n_ctx=64) as llm:
             self.assertTrue(llm("In the", max_tokens=3)["choices"][0]["text"])
 

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+_Static_assert(2 * 16 % HL_Q8_WIDEST == 0, "a fine batch is whole blocks");
 enum { ROW_UNIT = 32, FINE_ROWS = 32, FINE_TOKENS = 16, MIN_TASK_WORK = 1 << 14 };                         /* multiply-adds below which a second thread costs more than it saves */
 
 struct hl_device {
@@ -50,6 +51,7 @@ static hl_status cpu_stream_new(hl_device *d, hl_error *err, hl_stream **out)
     s->d = d;
     s->n_threads = hl_pool_threads(d->pool);
     s->scratch_n = HL_MAX(d->k->matmul_scratch(d->max_cols), d->k->attention_scratch(d->dim_k, d->dim_v));
+    s->scratch_n = HL_MAX(s->scratch_n, HL_Q8_WIDEST * hl_q8_row_bytes(d->max_cols) / sizeof(float) + d->max_cols);       /* quant_blocks */
     s->scratch_n = hl_align_up(HL_MAX(s->scratch_n, (size_t)16384), 16);
     HL_NEED(s->scratch = hl_alloc_array(d->env->mem, s->n_threads, s->scratch_n * sizeof(float)));
     *out = s; s = NULL;
@@ -159,19 +161,27 @@ static void cpu_norm(hl_stream *s, uint32_t kind, float *y, const float *x, cons
 
 typedef struct quant_arg { hl_stream *s; const hl_act *a; } quant_arg;
 
-static void quant_rows(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
+/* Blocks of HL_Q8_WIDEST rows that lie side by side; a token is one row or, when it is fine, two: itself and what its bytes lose. */
+static void quant_blocks(void *v, uint32_t b0, uint32_t b1, uint32_t thread)
 {
     const quant_arg *g = v;
     const hl_act *a = g->a;
     const hl_cpu_kernels *k = g->s->d->k;
-    float *left = g->s->scratch + thread * g->s->scratch_n;          /* [n]: a stream's scratch holds rows of the widest weight */
-    for (uint32_t t = t0; t < t1; t++) {
-        const float *x = a->x + (size_t)t * a->n;
-        hl_q8_unit *r = hl_q8_row_at(a->q, a->n, a->fine ? 2 * t : t);
-        k->quantize(r, x, a->n);
-        if (!a->fine) continue;
-        for (uint32_t i = 0; i < a->n; i++) left[i] = x[i] - r[i / 256].d[i % 256 / 32] * (float)r[i / 256].q[i % 256];
-        k->quantize(hl_q8_row_at(a->q, a->n, 2 * t + 1), left, a->n);
+    const uint32_t per = a->fine ? 2 : 1;
+    const size_t row_bytes = hl_q8_row_bytes(a->n);
+    uint8_t *rows = (uint8_t *)(g->s->scratch + thread * g->s->scratch_n);
+    float *left = (float *)(void *)(rows + HL_Q8_WIDEST * row_bytes);            /* [n] */
+    for (uint32_t i = b0 * HL_Q8_WIDEST; i < HL_MIN(b1 * HL_Q8_WIDEST, a->n_tok * per); i += HL_Q8_WIDEST) {
+        const uint32_t n = HL_MIN((uint32_t)HL_Q8_WIDEST, a->n_tok * per - i);
+        for (uint32_t r = 0; r < n; r += per) {
+            const float *x = a->x + (size_t)(i + r) / per * a->n;
+            hl_q8_unit *u = (hl_q8_unit *)(void *)(rows + r * row_bytes);
+            k->quantize(u, x, a->n);
+            if (!a->fine) continue;
+            for (uint32_t c = 0; c < a->n; c++) left[c] = x[c] - u[c / 256].d[c % 256 / 32] * (float)u[c / 256].q[c % 256];
+            k->quantize((hl_q8_unit *)(void *)(rows + (r + 1) * row_bytes), left, a->n);
+        }
+        hl_q8_side_by_side((uint8_t *)a->q + i * row_bytes, (const hl_q8_unit *)(const void *)rows, a->n, n);
     }
 }
 
@@ -179,7 +189,7 @@ static void cpu_quantize(hl_stream *s, const hl_act *a)
 {
     if (!a->q) return;
     quant_arg q = { s, a };
-    for_each(s, a->n_tok, (size_t)a->n * 4, 1, quant_rows, &q);
+    for_each(s, (a->n_tok * (a->fine ? 2 : 1) + HL_Q8_WIDEST - 1) / HL_Q8_WIDEST, (size_t)a->n * 4 * HL_Q8_WIDEST, 1, quant_blocks, &q);
 }
 
 typedef struct matmul_arg { hl_stream *s; const hl_act *a; const hl_product *p; uint32_t n_p; } matmul_arg;
@@ -193,7 +203,7 @@ static void fine_rows(const matmul_arg *m, const hl_weight *w, float *y, size_t 
     float part[2 * FINE_TOKENS][FINE_ROWS];
     for (uint32_t t0 = 0; t0 < a->n_tok; t0 += FINE_TOKENS) {
         const uint32_t n = HL_MIN((uint32_t)FINE_TOKENS, a->n_tok - t0);
-        m->s->d->k->matmul_q8(w->dtype, w->layout != HL_LAYOUT_FILE, part[0], FINE_ROWS, rows, w->row_bytes, n_rows, w->cols, hl_q8_row_at(a->q, a->n, 2 * t0), 2 * n, scratch);
+        m->s->d->k->matmul_q8(w->dtype, w->layout != HL_LAYOUT_FILE, part[0], FINE_ROWS, rows, w->row_bytes, n_rows, w->cols, (const uint8_t *)a->q + 2 * t0 * hl_q8_row_bytes(a->n), 2 * n, scratch);
         for (uint32_t t = 0; t < n; t++)
             for (uint32_t r = 0; r < n_rows; r++) y[(t0 + t) * stride + r] = part[2 * t][r] + part[2 * t + 1][r];
     }

@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { VW = 8, TILE_TOK = 3, G = 8, BIAS = 0, ATT_R = 2, PANEL_R = 2, PANEL_T = 2 };
+enum { VW = 8, TILE_TOK = 3, G = 8, BIAS = 0, ATT_R = 2, LANES = 4 };
 
 typedef float vf __attribute__((vector_size(32)));
 typedef int32_t vs __attribute__((vector_size(32)));
@@ -124,31 +124,19 @@ static inline vi pairs(vi u, vi a, int wide)           /* 16-bit sums of 2 produ
 }
 
 /* 16-bit sums hold 8 products of largest weight 15 by 127 (twice each), 4 of 31, 2 of 63, 1 of 128 */
-static inline __attribute__((always_inline)) void pk_dots(vi *to, const vi *w, size_t w_step, const int8_t *const *x, const uint32_t n_r, const uint32_t n_t, const uint32_t n,
-                                                          const int largest)
+static inline __attribute__((always_inline)) void pk_dots(vi *to, const vi *w, const int32_t *x, const uint32_t x_step, const uint32_t n_t, const uint32_t n, const int largest)
 {
     const uint32_t most = largest == 15 ? 8 : largest == 31 ? 4 : largest == 63 ? 2 : 1, run = HL_MIN(most, n);
     UNROLL for (uint32_t j = 0; j < n; j += run) {
-        vi sum[PANEL_R][PANEL_T];
+        vi sum[LANES];
         UNROLL for (uint32_t i = 0; i < run; i++)
             UNROLL for (uint32_t t = 0; t < n_t; t++) {
-                vi q = _mm256_set1_epi32((int32_t)load_u32(x[t] + 4 * (j + i)));
-                UNROLL for (uint32_t r = 0; r < n_r; r++) {
-                    vi p = pairs(n_r == 1 ? w[j + i] : pk_load((const uint8_t *)(w + j + i) + r * w_step), q, largest == 255);
-                    sum[r][t] = i ? _mm256_add_epi16(sum[r][t], p) : p;
-                }
+                vi p = pairs(w[j + i], pk_set(x[(j + i) * x_step + t]), largest == 255);
+                sum[t] = i ? _mm256_add_epi16(sum[t], p) : p;
             }
-        UNROLL for (uint32_t r = 0; r < n_r; r++)
-            UNROLL for (uint32_t t = 0; t < n_t; t++) to[r * PANEL_T + t] = pk_add32(to[r * PANEL_T + t], _mm256_madd_epi16(sum[r][t], _mm256_set1_epi16(1)));
+        UNROLL for (uint32_t t = 0; t < n_t; t++) to[t] = pk_add32(to[t], _mm256_madd_epi16(sum[t], _mm256_set1_epi16(1)));
     }
 }
-
-#define PANEL_SHAPES                                                                                                                             \
-    PANEL_SHAPE(plain_15, false, false, 15) PANEL_SHAPE(plain_31, false, false, 31) PANEL_SHAPE(plain_255, false, false, 255)                    \
-    PANEL_SHAPE(mins_15, false, true, 15) PANEL_SHAPE(mins_31, false, true, 31)                                                                  \
-    PANEL_SHAPE(halves_15, true, false, 15) PANEL_SHAPE(halves_63, true, false, 63) PANEL_SHAPE(halves_mins_15, true, true, 15)
-#define TILES(shape, a, b, c) TILE(shape, 1, a, b, c) TILE(shape, 2, a, b, c)
-#define TILE_NAMES(shape) tile_##shape##_1, tile_##shape##_2
 
 #include "kern_packed.h"
 #include "kern_x86.h"

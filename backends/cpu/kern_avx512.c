@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { VW = 16, TILE_TOK = 4, G = 16, BIAS = 128, ATT_R = 6, PANEL_R = 2, PANEL_T = 6 };
+enum { VW = 16, TILE_TOK = 4, G = 16, BIAS = 128, ATT_R = 6, LANES = 8 };
 
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vs __attribute__((vector_size(64)));
@@ -131,10 +131,6 @@ static inline void pk_rows_2(uint8_t *to, const uint8_t *const *rows, size_t at)
 static inline vi pk_dot(vi sum, vi w, vi x) { return _mm512_dpbusd_epi32(sum, w, x); }
 
 #include "kern_dots.h"
-
-#define TILES(shape, a, b, c)                                                                                                                    \
-    TILE(shape, 1, a, b, c) TILE(shape, 2, a, b, c) TILE(shape, 3, a, b, c) TILE(shape, 4, a, b, c) TILE(shape, 5, a, b, c) TILE(shape, 6, a, b, c)
-#define TILE_NAMES(shape) tile_##shape##_1, tile_##shape##_2, tile_##shape##_3, tile_##shape##_4, tile_##shape##_5, tile_##shape##_6
 
 #include "kern_packed.h"
 #include "kern_x86.h"

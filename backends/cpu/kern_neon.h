@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { VW = 4, TILE_TOK = 4, ATT_R = 4, G = 4, BIAS = 0, PANEL_R = 4, PANEL_T = 2 };
+enum { VW = 4, TILE_TOK = 4, ATT_R = 4, G = 4, BIAS = 0, LANES = 8 };
 
 typedef float32x4_t vf;
 typedef int32x4_t vs;
@@ -122,9 +122,6 @@ static inline void pk_rows_2(uint8_t *to, const uint8_t *const *rows, size_t at)
 static inline vi pk_dot(vi sum, vi w, vi x) { return four_products(sum, w, x); }
 
 #include "kern_dots.h"
-
-#define TILES(shape, a, b, c) TILE(shape, 1, a, b, c) TILE(shape, 2, a, b, c)
-#define TILE_NAMES(shape) tile_##shape##_1, tile_##shape##_2
 
 #include "kern_packed.h"
 

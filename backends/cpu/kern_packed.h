@@ -5,13 +5,12 @@
  *   y[row] += scale[row] * d * (sum of u * q  -  offset * sum of q)  +  min[row] * d * sum of q
  * with u the unsigned weight bytes.  The integer part is exact, the floating part is the same operations in the same order for every number
  * of tokens: equal bits however a call is cut.
- *   1 or 2 tokens   straight from the packed rows: bytes moved are the weights', once
- *   more            PANEL_R groups of rows are unpacked to bytes and f32 scales (a panel) and multiplied with tiles of up to PANEL_T tokens.
- *                   Many tokens: a panel has all columns and stays in the L2 cache; few: 256 columns, which stay in L1
- * Rows in the file's layout are packed first, PANEL_R groups at a time into scratch, which stays in the L2 cache: the same bits from both.
+ * Weights are unpacked in registers, for up to LANES tokens at a time, which lie side by side (kernels.h).  One group of rows after the other is
+ * multiplied by all tokens of a block; with many tokens, some groups that stay in the L2 cache by one block after the other.
+ * Rows in the file's layout are packed first, FILE_GROUPS groups at a time into scratch, which stays in the L2 cache: the same bits from both.
  *
  * The including file defines G, vi (G int32 or 4 G bytes), vf (G floats), BIAS (what makes 8-bit weights unsigned; 0: they stay signed),
- * PANEL_R, PANEL_T, and
+ * LANES (tokens whose sums fit in registers: 4 or 8), and
  *   pk_load(p), pk_store(p, v)     4 G bytes, aligned
  *   pk_zero(), pk_set(x), pk_add(a, b), pk_sra(v, n)      32-bit lanes
  *   pk_bytes(b), pk_and(a, b), pk_or(a, b), pk_srl(v, n), pk_sll(v, n)    bytes; shifts are of 16-bit lanes: mask afterwards
@@ -20,14 +19,14 @@
  *   pk_rows_1(to, rows, at)        4 planes of 1 byte, from 4 bytes of each row
  *   pk_rows_2(to, rows, at)        2 planes of 2 bytes, from 4 bytes of each row
  *   pk_f(v), pk_setf(f), pk_f16(p), pk_u8(p), pk_i8(p)    floats: from int32 lanes; one for all; G halves, bytes, signed bytes in memory
- *   pk_dots(to, w, w_step, x, n_r, n_t, n, largest)    or takes it from kern_dots.h
- *       to[r][t] += sum over j < n of w[r * w_step + j] . x[t][4 j ..] for r < n_r, t < n_t; largest: of a weight byte (255: BIAS)
+ *   pk_dots(to, w, x, x_step, n_t, n, largest)    or takes it from kern_dots.h
+ *       to[t] += sum over j < n of w[j] . the quadruple x[j * x_step + t] for t < n_t; largest: of a weight byte (255: BIAS)
  */
 #include "cpu/packed.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { LANE_BYTES = 4 * G, PANEL_VECTORS_MAX = 12 };
+enum { LANE_BYTES = 4 * G, FILE_GROUPS = 4, BLOCK_BYTES = 256 << 10, AHEAD = 4096 };
 
 /* What a unit's scales are made from, once per unit; arrays are planes of G. */
 typedef struct pk_scales {
@@ -215,21 +214,25 @@ INLINE void pk_unpack_iq4_xs(const uint8_t *p, uint32_t base, const uint32_t k, 
 
 /* ---- the sums ---- */
 
-INLINE vi pk_first(const hl_q8_unit *a, uint32_t part, uint32_t ag, int shift)         /* -offset * sum of q */
+/* What a token's group of 32 columns says besides its bytes: parts of sum and comp lie `apart`. */
+typedef struct pk_group { const float *d, *sum; const int32_t *comp; uint32_t apart; } pk_group;
+INLINE pk_group group_of(const hl_q8_unit *a, uint32_t ag) { return (pk_group){ &a->d[ag], &a->sum[0][ag], &a->comp[0][ag], 8 }; }
+
+INLINE vi pk_first(const pk_group g, uint32_t part, int shift)      /* -offset * sum of q */
 {
-    return shift < 0 ? pk_zero() : pk_sra(pk_set(a->comp[part][ag]), shift);
+    return shift < 0 ? pk_zero() : pk_sra(pk_set(g.comp[part * g.apart]), shift);
 }
 
 /* One group of 32 columns for one token: the only place where integers become floats. */
-INLINE vf pk_add(vf acc, const vi dots[2], const vf s[2], const vf m[2], const hl_q8_unit *a, uint32_t ag, bool halves, bool mins)
+INLINE vf pk_add(vf acc, const vi dots[2], const vf s[2], const vf m[2], const pk_group g, bool halves, bool mins)
 {
-    const vf d = pk_setf(a->d[ag]);
+    const vf d = pk_setf(*g.d);
     if (!halves) {
         acc = vf_fma(pk_f(dots[0]), s[0] * d, acc);
-        return mins ? vf_fma(m[0], pk_setf(a->sum[2][ag]), acc) : acc;
+        return mins ? vf_fma(m[0], pk_setf(g.sum[2 * g.apart]), acc) : acc;
     }
     acc = vf_fma(vf_fma(pk_f(dots[1]), s[1], pk_f(dots[0]) * s[0]), d, acc);
-    return mins ? vf_fma(m[1], pk_setf(a->sum[1][ag]), vf_fma(m[0], pk_setf(a->sum[0][ag]), acc)) : acc;
+    return mins ? vf_fma(m[1], pk_setf(g.sum[g.apart]), vf_fma(m[0], pk_setf(g.sum[0]), acc)) : acc;
 }
 
 /* ---- packing ---- */
@@ -286,41 +289,45 @@ INLINE void pack_groups(uint8_t *to, const pk_weights *w, uint32_t ir, uint32_t 
     }
 PACK(q4_0) PACK(q4_1) PACK(q5_0) PACK(q5_1) PACK(q8_0) PACK(mxfp4) PACK(q2_K) PACK(q3_K) PACK(q4_K) PACK(q5_K) PACK(q6_K) PACK(iq4_xs)
 
-/* ---- few tokens ---- */
+/* ---- the product ---- */
 
-enum { DIRECT_TOKENS = 2, FEW_TOKENS = 16 };
-
-/* One group of rows by n_t tokens, a constant.  No prefetching by hand and one stream of memory: two streams, or prefetches of any distance, were
- * measured to be slower (32 GB/s of one core against 21), since they hide from the hardware what comes next. */
-INLINE void direct(float *y, size_t stride, const uint8_t *p, uint32_t n_rows, uint32_t n_units, const hl_q8_unit *a, size_t act_bytes, const uint32_t n_t,
-                   const pk_type t)
+/* One group of rows by n_t tokens, a constant, of a block of `width`, a constant; c: their first words.  Of one token memory is the limit,
+ * and its hardware sees a single stream best when nobody prefetches by hand; of more tokens arithmetic is, and memory has to be asked ahead. */
+INLINE void columns(float *y, size_t stride, const uint8_t *p, uint32_t n_rows, uint32_t n_units, const float *c, const uint32_t width, const uint32_t n_t, const pk_type t)
 {
-    vf acc[DIRECT_TOKENS];
+    vf acc[LANES];
     pk_scales sc;
     sc.d = p;
     p += hl_packed_apart_bytes(&t.form, n_units, G);
     UNROLL for (uint32_t it = 0; it < n_t; it++) acc[it] = (vf){ 0 };
-    for (uint32_t iu = 0, ic = 0; iu < n_units; iu++, p += t.form.bytes * G, sc.d += 2 * G) {
+    for (uint32_t iu = 0; iu < n_units; iu++, p += t.form.bytes * G, sc.d += 2 * G) {
         if (t.scales) t.scales(p, &sc);
+        if (n_t >= 4) UNROLL for (uint32_t at = 0; at < t.form.bytes * G; at += 64) __builtin_prefetch(p + AHEAD + at, 0, 3);
         for (uint32_t base = 0; base < t.form.cols / 32; base += t.period) {
-            UNROLL for (uint32_t k = 0; k < t.period; k++, ic++) {
-                vi u[8];
+            UNROLL for (uint32_t k = 0; k < t.period; k++, c += HL_Q8_WORDS * width) {
+                const bool two = t.halves || n_t <= 2; /* few tokens: two chains, the instruction's latency is several times its rate */
+                const int32_t *q = (const int32_t *)(const void *)c;
+                vi u[8], dots[2][LANES];
                 vf s[2], m[2];
+                pk_group g[LANES];
                 t.unpack(p, base, k, u);
                 s[0] = t.scale(p, &sc, base + k, 0);
                 s[1] = t.halves ? t.scale(p, &sc, base + k, 1) : s[0];
                 m[0] = t.mins ? t.min(p, &sc, base + k, 0) : s[0];
                 m[1] = t.mins && t.halves ? t.min(p, &sc, base + k, 1) : s[0];
                 UNROLL for (uint32_t it = 0; it < n_t; it++) {
-                    const hl_q8_unit *x = (const hl_q8_unit *)(const void *)((const uint8_t *)(a + ic / 8) + it * act_bytes);
-                    const int8_t *q = x->q + 32 * (ic % 8), *q2 = q + 16;
-                    vi dots[2];                        /* two chains: the instruction's latency is several times its rate */
-                    dots[0] = pk_first(x, t.halves ? 0 : 2, ic % 8, t.shift);
-                    dots[1] = t.halves ? pk_first(x, 1, ic % 8, t.shift) : pk_zero();
-                    pk_dots(&dots[0], u, 0, &q, 1, 1, 4, t.largest);
-                    pk_dots(&dots[1], u + 4, 0, &q2, 1, 1, 4, t.largest);
-                    if (!t.halves) dots[0] = pk_add32(dots[0], dots[1]);
-                    acc[it] = pk_add(acc[it], dots, s, m, x, ic % 8, t.halves, t.mins);
+                    g[it] = (pk_group){ c + 8 * width + it, c + 9 * width + it, q + 12 * width + it, width };
+                    dots[0][it] = pk_first(g[it], t.halves ? 0 : 2, t.shift);
+                }
+                pk_dots(dots[0], u, q, width, n_t, two ? 4 : 8, t.largest);
+                if (two) {
+                    UNROLL for (uint32_t it = 0; it < n_t; it++) dots[1][it] = t.halves ? pk_first(g[it], 1, t.shift) : pk_zero();
+                    pk_dots(dots[1], u + 4, q + 4 * width, width, n_t, 4, t.largest);
+                }
+                UNROLL for (uint32_t it = 0; it < n_t; it++) {
+                    vi both[2] = { dots[0][it], two ? dots[1][it] : dots[0][it] };
+                    if (two && !t.halves) both[0] = pk_add32(both[0], both[1]);
+                    acc[it] = pk_add(acc[it], both, s, m, g[it], t.halves, t.mins);
                 }
             }
         }
@@ -328,151 +335,50 @@ INLINE void direct(float *y, size_t stride, const uint8_t *p, uint32_t n_rows, u
     UNROLL for (uint32_t it = 0; it < n_t; it++) vf_store_part(y + it * stride, acc[it], HL_MIN(n_rows, (uint32_t)G));
 }
 
-/* ---- many tokens ---- */
-
-/* Per group of columns: 8 vectors of bytes, then 1 or 2 of scales, then as many of minimums. */
-INLINE uint32_t panel_vectors(bool halves, bool mins) { return 8 + (halves ? 2u : 1u) * (mins ? 2 : 1); }
-
-/* Units [iu0, iu1) of one group of rows. */
-INLINE void unpack_panel(uint8_t *to, const uint8_t *p, uint32_t n_units, uint32_t iu0, uint32_t iu1, const pk_type t)
+INLINE void packed_any(float *y, size_t stride, const pk_weights *w, const void *act, size_t act_bytes, uint32_t n_tok, uint8_t *scratch, const pk_type t)
 {
-    const uint32_t n = panel_vectors(t.halves, t.mins);
-    pk_scales sc;
-    sc.d = p + (size_t)iu0 * 2 * G;
-    p += hl_packed_apart_bytes(&t.form, n_units, G) + (size_t)iu0 * t.form.bytes * G;
-    for (uint32_t iu = iu0; iu < iu1; iu++, p += t.form.bytes * G, sc.d += 2 * G) {
-        if (t.scales) t.scales(p, &sc);
-        for (uint32_t base = 0; base < t.form.cols / 32; base += t.period) {
-            UNROLL for (uint32_t k = 0; k < t.period; k++, to += n * LANE_BYTES) {
-                vi u[8];
-                vf *at = (vf *)(void *)(to + 8 * LANE_BYTES);
-                t.unpack(p, base, k, u);
-                UNROLL for (int j = 0; j < 8; j++) pk_store(to + j * LANE_BYTES, u[j]);
-                *at++ = t.scale(p, &sc, base + k, 0);
-                if (t.halves) *at++ = t.scale(p, &sc, base + k, 1);
-                if (t.mins) *at++ = t.min(p, &sc, base + k, 0);
-                if (t.mins && t.halves) *at++ = t.min(p, &sc, base + k, 1);
+    const uint32_t many = w->packed ? (uint32_t)HL_MAX(BLOCK_BYTES / w->group_bytes, (size_t)1) : n_tok <= HL_Q8_WIDEST ? 1 : FILE_GROUPS;
+    for (uint32_t ir = 0; ir < w->n_rows; ir += many * G) {
+        const uint8_t *from = w->packed ? w->w + ir / G * w->group_bytes : scratch;
+        if (!w->packed) t.pack(scratch, w, ir, many);
+        for (uint32_t it = 0, width; it < n_tok; it += width) {
+            const float *c = (const float *)(const void *)((const uint8_t *)act + it * act_bytes);
+            const uint8_t *p = from;
+            width = hl_q8_width(n_tok - it);
+            for (uint32_t at = ir; at < HL_MIN(ir + many * G, w->n_rows); at += G, p += w->group_bytes) {
+                float *to = y + it * stride + at;
+                const uint32_t n = w->n_rows - at;
+                if (width == 8) for (uint32_t lane = 0; lane < 8; lane += LANES) columns(to + lane * stride, stride, p, n, w->n_units, c + lane, 8, LANES, t);
+                else if (width == 4) columns(to, stride, p, n, w->n_units, c, 4, 4, t);
+                else if (width == 2) columns(to, stride, p, n, w->n_units, c, 2, 2, t);
+                else columns(to, stride, p, n, w->n_units, c, 1, 1, t);
             }
         }
     }
 }
 
-INLINE void tile(float *y, size_t stride, const uint8_t *panel, size_t panel_bytes, uint32_t n_rows, uint32_t n_groups, const hl_q8_unit *a, size_t act_bytes,
-                 const uint32_t n_t, int shift, bool go_on, int largest, const bool halves, const bool mins)
-{
-    const uint32_t n = panel_vectors(halves, mins);
-    vf acc[PANEL_R][PANEL_T];
-    UNROLL for (uint32_t r = 0; r < PANEL_R; r++)
-        UNROLL for (uint32_t it = 0; it < n_t; it++)
-            acc[r][it] = go_on && r * G < n_rows ? vf_load_part(y + it * stride + r * G, HL_MIN(n_rows - r * G, (uint32_t)G)) : (vf){ 0 };
-    for (uint32_t ic = 0; ic < n_groups; ic++, panel += n * LANE_BYTES) {
-        const uint32_t ag = ic % 8;
-        const hl_q8_unit *x[PANEL_T];
-        const int8_t *q[PANEL_T];
-        vi dots[2][PANEL_R][PANEL_T];
-        UNROLL for (uint32_t it = 0; it < n_t; it++) {
-            x[it] = (const hl_q8_unit *)(const void *)((const uint8_t *)(a + ic / 8) + it * act_bytes);
-            q[it] = x[it]->q + 32 * ag;
-            vi first = pk_first(x[it], halves ? 0 : 2, ag, shift);
-            UNROLL for (uint32_t r = 0; r < PANEL_R; r++) dots[0][r][it] = first;
-            if (halves) {
-                first = pk_first(x[it], 1, ag, shift);
-                UNROLL for (uint32_t r = 0; r < PANEL_R; r++) dots[1][r][it] = first;
-            }
-        }
-        pk_dots(&dots[0][0][0], (const vi *)(const void *)panel, panel_bytes, q, PANEL_R, n_t, halves ? 4 : 8, largest);
-        if (halves) {
-            UNROLL for (uint32_t it = 0; it < n_t; it++) q[it] += 16;
-            pk_dots(&dots[1][0][0], (const vi *)(const void *)(panel + 4 * LANE_BYTES), panel_bytes, q, PANEL_R, n_t, 4, largest);
-        }
-        UNROLL for (uint32_t r = 0; r < PANEL_R; r++) {
-            const vf *at = (const vf *)(const void *)(panel + r * panel_bytes + 8 * LANE_BYTES);
-            vf s[2] = { at[0], halves ? at[1] : at[0] }, m[2] = { s[0], s[0] };
-            if (mins) { m[0] = at[halves ? 2 : 1]; m[1] = at[halves ? 3 : 1]; }
-            UNROLL for (uint32_t it = 0; it < n_t; it++) {
-                vi both[2] = { dots[0][r][it], halves ? dots[1][r][it] : dots[0][r][it] };
-                acc[r][it] = pk_add(acc[r][it], both, s, m, x[it], ag, halves, mins);
-            }
-        }
-    }
-    UNROLL for (uint32_t r = 0; r < PANEL_R; r++)
-        UNROLL for (uint32_t it = 0; it < n_t; it++)
-            if (r * G < n_rows) vf_store_part(y + it * stride + r * G, acc[r][it], HL_MIN(n_rows - r * G, (uint32_t)G));
-}
-
-/* The tile's code depends on a type's shape only: one copy of each size for each shape. */
-typedef void tile_fn(float *y, size_t stride, const uint8_t *panel, size_t panel_bytes, uint32_t n_rows, uint32_t n_groups, const hl_q8_unit *a, size_t act_bytes, int shift,
-                     bool go_on);             /* adds to what y holds */
-
-#define TILE(shape, n, two, minimums, most)                                                                                                     \
-    static __attribute__((noinline)) void tile_##shape##_##n(float *y, size_t stride, const uint8_t *panel, size_t panel_bytes, uint32_t n_rows, \
-                                                             uint32_t n_groups, const hl_q8_unit *a, size_t act_bytes, int shift, bool go_on)   \
-    {                                                                                                                                           \
-        tile(y, stride, panel, panel_bytes, n_rows, n_groups, a, act_bytes, n, shift, go_on, most, two, minimums);                              \
-    }
-#define PANEL_SHAPE(shape, two, minimums, most)                                                                                                 \
-    TILES(shape, two, minimums, most)                                                                                                           \
-    static tile_fn *const tiles_##shape[PANEL_T] = { TILE_NAMES(shape) };
-PANEL_SHAPES
-
-INLINE void packed_any(float *y, size_t stride, const pk_weights *w, const hl_q8_unit *a, size_t act_bytes, uint32_t n_tok, uint8_t *scratch, const pk_type t,
-                       tile_fn *const *tiles)
-{
-    const uint32_t unit_groups = t.form.cols / 32, n_tiles = (n_tok + PANEL_T - 1) / PANEL_T, step = n_tok <= FEW_TOKENS ? 8 / unit_groups : w->n_units;
-    const size_t panel_bytes = (size_t)step * unit_groups * panel_vectors(t.halves, t.mins) * LANE_BYTES;
-    uint8_t *packed = scratch + PANEL_R * panel_bytes;
-    for (uint32_t ir = 0; ir < w->n_rows; ir += PANEL_R * G) {
-        const uint8_t *p = w->packed ? w->w + ir / G * w->group_bytes : packed;
-        const uint32_t n = w->n_rows - ir;
-        if (n_tok <= DIRECT_TOKENS) {
-            for (uint32_t r = 0; r < PANEL_R && r * G < n; r++, p += w->packed ? w->group_bytes : 0) {
-                if (!w->packed) t.pack(packed, w, ir + r * G, 1);
-                if (n_tok == 1) direct(y + ir + r * G, stride, p, n - r * G, w->n_units, a, act_bytes, 1, t);
-                else direct(y + ir + r * G, stride, p, n - r * G, w->n_units, a, act_bytes, 2, t);
-            }
-            continue;
-        }
-        if (!w->packed) t.pack(packed, w, ir, PANEL_R);
-        for (uint32_t iu = 0; iu < w->n_units; iu += step) {
-            const uint32_t end = HL_MIN(iu + step, w->n_units);
-            for (uint32_t r = 0; r < PANEL_R && r * G < n; r++) unpack_panel(scratch + r * panel_bytes, p + r * w->group_bytes, w->n_units, iu, end, t);
-            if (step < w->n_units && w->packed) {      /* memory is read while the tiles compute */
-                for (uint32_t r = 0; r < PANEL_R && r * G < n; r++)
-                    for (uint32_t at = 0; at < step * t.form.bytes * G; at += 64)
-                        __builtin_prefetch(p + r * w->group_bytes + (size_t)end * t.form.bytes * G + at, 0, 2);
-            }
-            for (uint32_t i = 0, it = 0; i < n_tiles; i++) {            /* tiles as equal as they can be */
-                const uint32_t next = (uint32_t)((uint64_t)n_tok * (i + 1) / n_tiles);
-                const hl_q8_unit *x = (const hl_q8_unit *)(const void *)((const uint8_t *)(a + iu * unit_groups / 8) + it * act_bytes);
-                tiles[next - it - 1](y + it * stride + ir, stride, scratch, panel_bytes, n, (end - iu) * unit_groups, x, act_bytes, t.shift, iu != 0);
-                it = next;
-            }
-        }
-    }
-}
-
-/* name, form, period, shift, halves, mins, largest, scales, scale, min, shape */
+/* name, form, period, shift, halves, mins, largest, scales, scale, min */
 #define PACKED_TYPES(X)                                                                                                                         \
-    X(q4_0, q4_0, 2, 4, false, false, 15, NULL, pk_scale_d, NULL, plain_15)                                                                        \
-    X(q4_1, q4_1, 2, -1, false, true, 15, NULL, pk_scale_d, pk_min_4, mins_15)                                                                     \
-    X(q5_0, q5_0, 2, 3, false, false, 31, NULL, pk_scale_d, NULL, plain_31)                                                                        \
-    X(q5_1, q5_1, 2, -1, false, true, 31, NULL, pk_scale_d, pk_min_4, mins_31)                                                                     \
-    X(q8_0, q8_0, 2, BIAS ? 0 : -1, false, false, 255, NULL, pk_scale_d, NULL, plain_255)                                                          \
-    X(iq4_nl, q4_0, 2, BIAS ? 0 : -1, false, false, 255, NULL, pk_scale_d, NULL, plain_255)                                                        \
-    X(mxfp4, mxfp4, 2, 3, false, false, 31, NULL, pk_scale_mxfp4, NULL, plain_31)                                                                  \
-    X(q2_K, q2_K, 4, -1, true, true, 15, pk_scales_q2_K, pk_scale_q2_K, pk_min_q2_K, halves_mins_15)                                               \
-    X(q3_K, q3_K, 8, 5, true, false, 15, pk_scales_q3_K, pk_scale_q3_K, NULL, halves_15)                                                           \
-    X(q4_K, q4_K, 2, -1, false, true, 15, pk_scales_q4_K, pk_scale_q4_K, pk_min_q4_K, mins_15)                                                     \
-    X(q5_K, q5_K, 8, -1, false, true, 31, pk_scales_q4_K, pk_scale_q4_K, pk_min_q4_K, mins_31)                                                     \
-    X(q6_K, q6_K, 4, 2, true, false, 63, pk_scales_q6_K, pk_scale_q6_K, NULL, halves_63)                                                                     \
-    X(iq4_xs, iq4_xs, 2, BIAS ? 0 : -1, false, false, 255, pk_scales_iq4_xs, pk_scale_iq4_xs, NULL, plain_255)
+    X(q4_0, q4_0, 2, 4, false, false, 15, NULL, pk_scale_d, NULL)            \
+    X(q4_1, q4_1, 2, -1, false, true, 15, NULL, pk_scale_d, pk_min_4)            \
+    X(q5_0, q5_0, 2, 3, false, false, 31, NULL, pk_scale_d, NULL)            \
+    X(q5_1, q5_1, 2, -1, false, true, 31, NULL, pk_scale_d, pk_min_4)            \
+    X(q8_0, q8_0, 2, BIAS ? 0 : -1, false, false, 255, NULL, pk_scale_d, NULL)            \
+    X(iq4_nl, q4_0, 2, BIAS ? 0 : -1, false, false, 255, NULL, pk_scale_d, NULL)            \
+    X(mxfp4, mxfp4, 2, 3, false, false, 31, NULL, pk_scale_mxfp4, NULL)            \
+    X(q2_K, q2_K, 4, -1, true, true, 15, pk_scales_q2_K, pk_scale_q2_K, pk_min_q2_K)            \
+    X(q3_K, q3_K, 8, 5, true, false, 15, pk_scales_q3_K, pk_scale_q3_K, NULL)            \
+    X(q4_K, q4_K, 2, -1, false, true, 15, pk_scales_q4_K, pk_scale_q4_K, pk_min_q4_K)            \
+    X(q5_K, q5_K, 8, -1, false, true, 31, pk_scales_q4_K, pk_scale_q4_K, pk_min_q4_K)            \
+    X(q6_K, q6_K, 4, 2, true, false, 63, pk_scales_q6_K, pk_scale_q6_K, NULL)            \
+    X(iq4_xs, iq4_xs, 2, BIAS ? 0 : -1, false, false, 255, pk_scales_iq4_xs, pk_scale_iq4_xs, NULL)
 
-#define PACKED_TYPE(name, form, period, shift, two, minimums, most, scales_fn, scale_fn, min_fn, shape)                                         \
-    static __attribute__((noinline)) void packed_##name(float *y, size_t stride, const pk_weights *w, const hl_q8_unit *a, size_t act_bytes,    \
+#define PACKED_TYPE(name, form, period, shift, two, minimums, most, scales_fn, scale_fn, min_fn)                                         \
+    static __attribute__((noinline)) void packed_##name(float *y, size_t stride, const pk_weights *w, const void *act, size_t act_bytes,        \
                                                         uint32_t n_tok, uint8_t *scratch)                                                       \
     {                                                                                                                                           \
         const pk_type t = { hl_form_##form, period, shift, two, minimums, most, pack_##form, scales_fn, scale_fn, min_fn, pk_unpack_##name };  \
-        packed_any(y, stride, w, a, act_bytes, n_tok, scratch, t, tiles_##shape);                                                               \
+        packed_any(y, stride, w, act, act_bytes, n_tok, scratch, t);                                                                            \
     }
 PACKED_TYPES(PACKED_TYPE)
 
@@ -496,8 +402,7 @@ PACKED_TYPES(PACKED_TYPE)
 
 static size_t matmul_scratch(uint32_t cols)
 {
-    const size_t group = (cols + 255) / 256 * 256 * (size_t)G;         /* a packed group has at most 68 bytes for 64 columns of a row */
-    return HL_MAX(PANEL_R * (group / 32 * PANEL_VECTORS_MAX + group * 17 / 64 + 16), (size_t)cols * 4);        /* or 4 rows as floats */
+    return (size_t)(cols + 255) / 256 * 256 * G * FILE_GROUPS * 17 / 64 + 16;         /* a packed group has at most 68 bytes for 64 columns of a row */
 }
 
 static void matmul_q8(uint32_t dtype, bool packed, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows, uint32_t cols,

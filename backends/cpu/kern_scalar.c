@@ -10,6 +10,7 @@
 static void matmul_q8(uint32_t dtype, bool packed, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
                       uint32_t cols, const void *act, uint32_t n_tok, float *restrict scratch)
 {
+    const size_t act_bytes = hl_q8_row_bytes(cols);
     (void)scratch;
     (void)packed;
     for (uint32_t ir = 0; ir < n_rows; ir++) {
@@ -17,14 +18,19 @@ static void matmul_q8(uint32_t dtype, bool packed, float *restrict y, size_t str
         for (uint32_t ib = 0; ib < cols / 32; ib++) {
             group g;
             unpack_group(dtype, w + ir * row_bytes, ib, &g);
-            for (uint32_t it = 0; it < n_tok; it++) {
-                const hl_q8_unit *a = hl_q8_row_at((void *)(uintptr_t)act, cols, it) + ib / 8;
-                const int8_t *q = a->q + ib % 8 * 32;
-                int32_t low = 0, high = 0;
-                for (int i = 0; i < 16; i++) low += g.q[i] * q[i];
-                for (int i = 16; i < 32; i++) high += g.q[i] * q[i];
-                float part = a->d[ib % 8] * (g.scale[0] * (float)low + g.scale[1] * (float)high);
-                y[it * stride + ir] += part + (g.offset[0] * a->sum[0][ib % 8] + g.offset[1] * a->sum[1][ib % 8]);
+            for (uint32_t t0 = 0, width; t0 < n_tok; t0 += width) {
+                width = hl_q8_width(n_tok - t0);
+                const float *block = (const float *)(const void *)((const uint8_t *)act + t0 * act_bytes) + (size_t)ib * HL_Q8_WORDS * width;
+                for (uint32_t lane = 0; lane < width; lane++) {
+                    const float *a = block + lane;
+                    int8_t q[32];
+                    int32_t low = 0, high = 0;
+                    for (int j = 0; j < 8; j++) memcpy(q + 4 * j, a + j * width, 4);
+                    for (int i = 0; i < 16; i++) low += g.q[i] * q[i];
+                    for (int i = 16; i < 32; i++) high += g.q[i] * q[i];
+                    float part = a[8 * width] * (g.scale[0] * (float)low + g.scale[1] * (float)high);
+                    y[(t0 + lane) * stride + ir] += part + (g.offset[0] * a[9 * width] + g.offset[1] * a[10 * width]);
+                }
             }
         }
     }

@@ -18,9 +18,15 @@ typedef struct hl_q8_unit {
     float sum[3][8];                 /* d * the sum of q over the first 16 of every block, over the second 16, over all: for minimums */
     int32_t comp[3][8];              /* -128 * the sums of q: for weights with an offset of 128 / 2^k */
 } hl_q8_unit;
-enum { HL_ATTENTION_ROWS = 48 };
 size_t hl_q8_row_bytes(uint32_t n);                    /* multiple of 64 */
-hl_q8_unit *hl_q8_row_at(void *base, uint32_t n, uint32_t tok);    /* row tok of an array of such rows */
+
+/* Tokens as products take them: side by side, in blocks of 8 and then of 4, 2 and 1 for what is left.  A block begins where its first token's
+ * row would.  Of every 32 elements 15 words, each of all the block's tokens: 8 quadruples of q, d, sum[3], comp[3]. */
+enum { HL_Q8_WORDS = 15, HL_Q8_WIDEST = 8 };
+static inline uint32_t hl_q8_width(uint32_t n_left) { return n_left >= HL_Q8_WIDEST ? HL_Q8_WIDEST : 1u << (31 - __builtin_clz(n_left)); }
+/* rows: n_tok rows of units, hl_q8_row_bytes(n) apart. */
+void hl_q8_side_by_side(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok);
+enum { HL_ATTENTION_ROWS = 48 };
 
 typedef struct hl_cpu_kernels {
     const char *isa;                                   /* "avx2" */
@@ -34,9 +40,8 @@ typedef struct hl_cpu_kernels {
     void (*pack)(uint32_t dtype, void *to, const uint8_t *rows, size_t row_bytes, uint32_t n_rows, uint32_t cols);
 
     /* y[t * stride + r] = W[r] . x[t] for r < n_rows, t < n_tok.  w: file layout, row_bytes apart, or packed (from the first row of a group; the
-     * same bits).  8-bit: quantised types only; act: rows of hl_q8_row_bytes(cols), 64-byte aligned.  f32: any type, file layout; x: rows of cols
-     * floats.  scratch: matmul_scratch(cols) floats, 64-byte aligned.  Many tokens: call with multiples of 32 rows if you can, a panel of rows is
-     * unpacked once for all tokens. */
+     * same bits).  8-bit: quantised types only; act: tokens side by side, 64-byte aligned.  f32: any type, file layout; x: rows of cols
+     * floats.  scratch: matmul_scratch(cols) floats, 64-byte aligned. */
     void (*matmul_q8)(uint32_t dtype, bool packed, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
                       uint32_t cols, const void *act, uint32_t n_tok, float *restrict scratch);
     void (*matmul_f32)(uint32_t dtype, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,

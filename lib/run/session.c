@@ -16,7 +16,7 @@ uint64_t hl_scratch_thread_bytes(const hl_model *m)
 {
     const hl_config *c = &m->config;
     const uint64_t widest = HL_MAX(HL_MAX((uint64_t)c->n_embd, (uint64_t)c->max_heads * c->head_dim_v), (uint64_t)c->max_ff);
-    return 88 * (widest + 256) + 512ull * (c->head_dim_k + c->head_dim_v + 32) + (64 << 10);
+    return 72 * (widest + 256) + 512ull * (c->head_dim_k + c->head_dim_v + 32) + (64 << 10);
 }
 
 uint64_t hl_scratch_token_bytes(const hl_model *m)

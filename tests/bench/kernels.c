@@ -18,6 +18,7 @@ typedef struct work {
     uint32_t dtype, n_rows, n_tok, rounds;
     const uint8_t *w;
     size_t row_bytes, bytes;
+    hl_q8_unit *units;                                 /* of tokens, and side by side for n_tok of them */
     void *act;
     bool packed;
     float *x, *y, *scratch;
@@ -56,7 +57,7 @@ static void *run(void *arg)
         case 1: w->k->matmul_f32(w->dtype, w->y, w->n_rows, w->w, w->row_bytes, w->n_rows, COLS, w->x, w->n_tok, w->scratch); break;
         case 2: w->done = w->k->probe_int8(20000000); break;
         case 3: sink += w->k->probe_read(w->w, w->bytes, w->n_tok); break;
-        case 4: w->k->quantize(hl_q8_row_at(w->act, COLS, 0), w->x, COLS); break;
+        case 4: w->k->quantize(w->units, w->x, COLS); break;
         default: {
             const hl_attention a = { .q = w->x, .out = w->y, .kv = &w->kv, .n_heads = 1, .n_tok = w->n_tok, .pos0 = w->n_rows - w->n_tok, .scale = 0.125f };
             w->k->attention(&a, 0, 0, 1, 0, w->n_tok, w->scratch);
@@ -96,6 +97,7 @@ static void set_all(work *w, uint32_t n, int what, uint32_t dtype, uint32_t n_ro
         w[t].n_rows = n_rows;
         w[t].n_tok = n_tok;
         w[t].rounds = rounds;
+        if (what == 0) hl_q8_side_by_side(w[t].act, w[t].units, COLS, n_tok);
     }
 }
 
@@ -105,7 +107,7 @@ static void bench_table(const hl_cpu_kernels *k, work *w, uint32_t n, size_t byt
                                       HL_IQ4_XS, HL_F32, HL_F16, HL_BF16 };
     for (uint32_t t = 0; t < n; t++) {
         w[t].k = k;
-        for (uint32_t it = 0; it < PREFILL_TOK; it++) k->quantize(hl_q8_row_at(w[t].act, COLS, it), w[t].x + it * COLS, COLS);
+        for (uint32_t it = 0; it < PREFILL_TOK; it++) k->quantize((hl_q8_unit *)(void *)((uint8_t *)w[t].units + it * hl_q8_row_bytes(COLS)), w[t].x + it * COLS, COLS);
     }
     set_all(w, n, 2, HL_F32, 0, 0, 1);
     double s = measure(w, n);
@@ -129,12 +131,16 @@ static void bench_table(const hl_cpu_kernels *k, work *w, uint32_t n, size_t byt
         double decode = (double)row_bytes * n_rows * n / measure(w, n);
         set_all(w, n, what, types[i], PREFILL_ROWS, PREFILL_TOK, 4);
         double prefill = 2.0 * COLS * PREFILL_ROWS * PREFILL_TOK * 4 * n / measure(w, n);
-        set_all(w, n, what, types[i], PREFILL_ROWS, 2, 40);
-        double two = 2.0 * COLS * PREFILL_ROWS * 2 * 40 * n / measure(w, n);
+        double few[4];
+        for (uint32_t f = 0; f < 4; f++) {
+            const uint32_t n_tok = 2u << f, rounds = 40 / n_tok + 2;
+            set_all(w, n, what, types[i], PREFILL_ROWS, n_tok, rounds);
+            few[f] = 2.0 * COLS * PREFILL_ROWS * n_tok * rounds * n / measure(w, n) / 1e9;
+        }
         set_all(w, n, what, types[i], PREFILL_ROWS, 1, 80);
         double cached = (double)row_bytes * PREFILL_ROWS * 80 * n / measure(w, n);
-        printf("%-7s %-7s decode %5.1f GB/s (cached %5.1f, file's layout %5.1f)   prefill %6.1f GOPS (2 tokens %6.1f)\n", k->isa, t->name, decode / 1e9, cached / 1e9,
-               file / 1e9, prefill / 1e9, two / 1e9);
+        printf("%-7s %-7s decode %5.1f GB/s (cached %5.1f, file's layout %5.1f)   prefill %6.1f GOPS (2, 4, 8, 16 tokens %.0f %.0f %.0f %.0f)\n", k->isa, t->name, decode / 1e9, cached / 1e9,
+               file / 1e9, prefill / 1e9, few[0], few[1], few[2], few[3]);
         fflush(stdout);
     }
     for (uint32_t kind = 0; kind < 3; kind++) {
@@ -163,6 +169,7 @@ int main(int argc, char **argv)
         memset(data, 0x11, bytes);
         w[t].w = data;
         w[t].bytes = bytes;
+        w[t].units = large(hl_q8_row_bytes(COLS) * PREFILL_TOK);
         w[t].act = large(hl_q8_row_bytes(COLS) * PREFILL_TOK);
         w[t].x = large(COLS * PREFILL_TOK * 4);
         w[t].y = large((bytes / 256 + PREFILL_ROWS * PREFILL_TOK) * 4);

@@ -9,7 +9,7 @@ typedef struct problem {
     void *w_base;
     float *wf, *w_min, *x, *y, *scratch;               /* weights as floats, with cleared bits */
     double *xd;                                        /* what is multiplied */
-    void *act;
+    void *act, *side;                                  /* rows of units; the tokens of a call side by side */
 } problem;
 
 static void setup(problem *p, const hl_cpu_kernels *k, uint32_t dtype, uint32_t rows, uint32_t cols, uint32_t toks, int kind)
@@ -26,6 +26,7 @@ static void setup(problem *p, const hl_cpu_kernels *k, uint32_t dtype, uint32_t 
     p->y = malloc((size_t)toks * rows * 4);
     p->scratch = test_alloc(k->matmul_scratch(cols) * 4);
     p->act = test_alloc(hl_q8_row_bytes(cols) * toks);
+    p->side = test_alloc(hl_q8_row_bytes(cols) * toks);
     REQUIRE(p->wf && p->w_min && p->x && p->xd && p->y);
     hl_dequantize(dtype, p->w, p->wf, n_w);
     uint8_t *cleared = malloc(p->row_bytes * rows);
@@ -40,13 +41,15 @@ static void setup(problem *p, const hl_cpu_kernels *k, uint32_t dtype, uint32_t 
 
 static void teardown(problem *p)
 {
-    free(p->w_base); free(p->wf); free(p->w_min); free(p->x); free(p->xd); free(p->y); free(p->scratch); free(p->act);
+    free(p->w_base); free(p->wf); free(p->w_min); free(p->x); free(p->xd); free(p->y); free(p->scratch); free(p->act); free(p->side);
 }
+
+static hl_q8_unit *unit_row(const problem *p, uint32_t it) { return (hl_q8_unit *)(void *)((uint8_t *)p->act + it * hl_q8_row_bytes(p->cols)); }
 
 static void quantize_all(problem *p, const hl_cpu_kernels *k)
 {
     for (uint32_t it = 0; it < p->toks; it++) {
-        hl_q8_unit *a = hl_q8_row_at(p->act, p->cols, it);
+        hl_q8_unit *a = unit_row(p, it);
         k->quantize(a, p->x + (size_t)it * p->cols, p->cols);
         for (uint32_t i = 0; i < p->cols; i++) p->xd[(size_t)it * p->cols + i] = (double)a[i / 256].d[i / 32 % 8] * a[i / 256].q[i % 256];
     }
@@ -69,8 +72,10 @@ static void run(problem *p, const hl_cpu_kernels *k, bool q8, uint32_t r0, uint3
 {
     const uint8_t *w = p->w + r0 * p->row_bytes;
     memset(p->scratch, 0xA5, k->matmul_scratch(p->cols) * 4);
-    if (q8) k->matmul_q8(p->dtype, false, y, stride, w, p->row_bytes, n_rows, p->cols, (uint8_t *)p->act + t0 * hl_q8_row_bytes(p->cols), n_tok, p->scratch);
-    else k->matmul_f32(p->dtype, y, stride, w, p->row_bytes, n_rows, p->cols, p->x + (size_t)t0 * p->cols, n_tok, p->scratch);
+    if (q8) {
+        hl_q8_side_by_side(p->side, unit_row(p, t0), p->cols, n_tok);
+        k->matmul_q8(p->dtype, false, y, stride, w, p->row_bytes, n_rows, p->cols, p->side, n_tok, p->scratch);
+    } else k->matmul_f32(p->dtype, y, stride, w, p->row_bytes, n_rows, p->cols, p->x + (size_t)t0 * p->cols, n_tok, p->scratch);
 }
 
 /* y of the whole call equals, bit by bit, y of single outputs and of odd parts. */
@@ -105,12 +110,13 @@ static void check_packed(problem *p, const hl_cpu_kernels *k)
         hl_unpack_row(p->dtype, p->cols, k->group, row, packed + ir / k->group * group_bytes, ir % k->group);
         CHECK_MSG(memcmp(row, p->w + ir * p->row_bytes, p->row_bytes) == 0, "%s %s: row %u of %u x %u does not come back", k->isa, hl_dtype(p->dtype)->name, ir, p->rows, p->cols);
     }
+    hl_q8_side_by_side(p->side, unit_row(p, 0), p->cols, p->toks);
     for (uint32_t first = 0; first < p->rows; first += k->group) {
         const uint32_t n = p->rows - first;
         float *y = malloc((size_t)p->toks * n * 4);
         REQUIRE(y);
         memset(p->scratch, 0xA5, k->matmul_scratch(p->cols) * 4);
-        k->matmul_q8(p->dtype, true, y, n, packed + first / k->group * group_bytes, p->row_bytes, n, p->cols, p->act, p->toks, p->scratch);
+        k->matmul_q8(p->dtype, true, y, n, packed + first / k->group * group_bytes, p->row_bytes, n, p->cols, p->side, p->toks, p->scratch);
         for (uint32_t it = 0; it < p->toks; it++)
             for (uint32_t ir = 0; ir < n; ir++)
                 CHECK_MSG(same_bits(y[it * n + ir], p->y[(size_t)it * p->rows + first + ir]), "%s %s packed: %u x %u x %u, row %u of %u, token %u", k->isa, hl_dtype(p->dtype)->name,

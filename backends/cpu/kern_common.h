@@ -25,7 +25,7 @@ enum { Q8_STEP_FIRST = 128, Q8_STEP_BY = 2, Q8_STEPS = 4, Q8_T_MAX = 32512 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(HL_SANITIZED)
 #define UNROLL
 #elif defined(__clang__)
-#define UNROLL _Pragma("unroll")
+#define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif

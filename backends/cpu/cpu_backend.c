@@ -181,7 +181,7 @@ static void quant_blocks(void *v, uint32_t b0, uint32_t b1, uint32_t thread)
             for (uint32_t c = 0; c < a->n; c++) left[c] = x[c] - u[c / 256].d[c % 256 / 32] * (float)u[c / 256].q[c % 256];
             k->quantize((hl_q8_unit *)(void *)(rows + (r + 1) * row_bytes), left, a->n);
         }
-        hl_q8_side_by_side((uint8_t *)a->q + i * row_bytes, (const hl_q8_unit *)(const void *)rows, a->n, n);
+        k->side_by_side((uint8_t *)a->q + i * row_bytes, (const hl_q8_unit *)(const void *)rows, a->n, n);
     }
 }
 

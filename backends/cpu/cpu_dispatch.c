@@ -74,24 +74,3 @@ const char *hl_cpu_isa_list(void)
 
 size_t hl_q8_row_bytes(uint32_t n) { return hl_align_up(((size_t)n + 255) / 256 * sizeof(hl_q8_unit), 64); }
 
-void hl_q8_side_by_side(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok)
-{
-    const size_t row_bytes = hl_q8_row_bytes(n);
-    for (uint32_t it = 0, width; it < n_tok; it += width) {
-        width = hl_q8_width(n_tok - it);
-        for (uint32_t lane = 0; lane < width; lane++) {
-            const hl_q8_unit *u = (const hl_q8_unit *)(const void *)((const uint8_t *)rows + (it + lane) * row_bytes);
-            uint32_t *w = (uint32_t *)(void *)((uint8_t *)to + it * row_bytes) + lane;
-            for (uint32_t ib = 0; ib < (n + 255) / 256 * 8; ib++, w += HL_Q8_WORDS * width) {
-                const hl_q8_unit *x = u + ib / 8;
-                const uint32_t g = ib % 8;
-                for (uint32_t j = 0; j < 8; j++) memcpy(w + j * width, x->q + 32 * g + 4 * j, 4);
-                memcpy(w + 8 * width, &x->d[g], 4);
-                for (uint32_t k = 0; k < 3; k++) {
-                    memcpy(w + (9 + k) * width, &x->sum[k][g], 4);
-                    memcpy(w + (12 + k) * width, &x->comp[k][g], 4);
-                }
-            }
-        }
-    }
-}

@@ -175,7 +175,7 @@ static uint64_t probe_read(const void *data, size_t bytes, uint32_t streams)
 }
 
 const hl_cpu_kernels hl_kern_avx2 = {
-    .isa = "avx2", .supported = hl_cpu_has_avx2, .group = G, .pack = pack, .quantize = quantize, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
+    .isa = "avx2", .supported = hl_cpu_has_avx2, .group = G, .pack = pack, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
     .matmul_scratch = matmul_scratch, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
     .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
     .probe_int8 = probe_int8, .probe_read = probe_read,

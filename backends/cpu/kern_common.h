@@ -37,6 +37,25 @@ static inline uint32_t load_u32(const void *p) { uint32_t v; memcpy(&v, p, 4); r
 static inline uint64_t load_u64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 static inline void store_u32(void *p, uint32_t v) { memcpy(p, &v, 4); }
 
+/* One block of `width` tokens, whose rows of units are row_bytes apart. */
+static inline void q8_block_of(uint32_t *to, const uint8_t *rows, size_t row_bytes, uint32_t n_units, uint32_t width)
+{
+    for (uint32_t lane = 0; lane < width; lane++) {
+        const hl_q8_unit *u = (const hl_q8_unit *)(const void *)(rows + lane * row_bytes);
+        uint32_t *w = to + lane;
+        for (uint32_t ib = 0; ib < n_units * 8; ib++, w += HL_Q8_WORDS * width) {
+            const hl_q8_unit *x = u + ib / 8;
+            const uint32_t g = ib % 8;
+            for (uint32_t j = 0; j < 8; j++) memcpy(w + j * width, x->q + 32 * g + 4 * j, 4);
+            memcpy(w + 8 * width, &x->d[g], 4);
+            for (uint32_t k = 0; k < 3; k++) {
+                memcpy(w + (9 + k) * width, &x->sum[k][g], 4);
+                memcpy(w + (12 + k) * width, &x->comp[k][g], 4);
+            }
+        }
+    }
+}
+
 static inline void q8_block_sums(hl_q8_unit *u, uint32_t ib, float d, const int32_t isum[2])
 {
     const int32_t part[3] = { isum[0], isum[1], isum[0] + isum[1] };

@@ -126,6 +126,7 @@ static inline vi pk_dot(vi sum, vi w, vi x) { return four_products(sum, w, x); }
 #include "kern_packed.h"
 
 static void quantize(hl_q8_unit *out, const float *restrict x, uint32_t n) { quantize_row(out, x, n); }
+static void side_by_side(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok) { side_by_side_plain(to, rows, n, n_tok); }
 
 /* ---- probes ---- */
 
@@ -165,7 +166,7 @@ static uint64_t probe_read(const void *data, size_t bytes, uint32_t streams)
 }
 
 const hl_cpu_kernels NEON_TABLE = {
-    .isa = NEON_NAME, .supported = NEON_SUPPORTED, .group = G, .pack = pack, .quantize = quantize, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
+    .isa = NEON_NAME, .supported = NEON_SUPPORTED, .group = G, .pack = pack, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
     .matmul_scratch = matmul_scratch, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
     .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
     .probe_int8 = probe_int8, .probe_read = probe_read,

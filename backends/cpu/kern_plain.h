@@ -190,4 +190,13 @@ static inline void quantize_row(hl_q8_unit *out, const float *restrict x, uint32
     for (uint32_t ib = 0; ib < n / 32; ib++) quantize_block(out + ib / 8, x + (size_t)ib * 32, ib % 8);
 }
 
+static inline void side_by_side_plain(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok)
+{
+    const size_t row_bytes = hl_q8_row_bytes(n);
+    for (uint32_t it = 0, width; it < n_tok; it += width) {
+        width = hl_q8_width(n_tok - it);
+        q8_block_of((uint32_t *)(void *)((uint8_t *)to + it * row_bytes), (const uint8_t *)rows + it * row_bytes, row_bytes, (n + 255) / 256, width);
+    }
+}
+
 #endif

@@ -53,6 +53,7 @@ static void matmul_f32(uint32_t dtype, float *restrict y, size_t stride, const u
 }
 
 static void quantize(hl_q8_unit *out, const float *restrict x, uint32_t n) { quantize_row(out, x, n); }
+static void side_by_side(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok) { side_by_side_plain(to, rows, n, n_tok); }
 
 /* ---- norms and elementwise ---- */
 
@@ -229,7 +230,7 @@ static uint64_t probe_read(const void *data, size_t bytes, uint32_t streams)
 static int supported(void) { return 1; }
 
 const hl_cpu_kernels hl_kern_scalar = {
-    .isa = "scalar", .supported = supported, .quantize = quantize, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
+    .isa = "scalar", .supported = supported, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
     .matmul_scratch = matmul_scratch, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
     .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
     .probe_int8 = probe_int8, .probe_read = probe_read,

@@ -175,3 +175,40 @@ static void quantize(hl_q8_unit *out, const float *restrict x, uint32_t n)
         q8_block_sums(u, g, d, isum);
     }
 }
+
+/* Word j of 8 lanes' vectors of 8 words to the j-th place. */
+static inline void transpose_8(uint8_t *to, size_t step, const uint8_t *lanes, size_t lane_bytes)
+{
+    __m256i a[8], b[8];
+    UNROLL for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_si256((const __m256i *)(const void *)(lanes + (size_t)i * lane_bytes));
+    UNROLL for (int i = 0; i < 8; i += 2) {
+        b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4) {
+        a[i] = _mm256_unpacklo_epi64(b[i], b[i + 2]);
+        a[i + 1] = _mm256_unpackhi_epi64(b[i], b[i + 2]);
+        a[i + 2] = _mm256_unpacklo_epi64(b[i + 1], b[i + 3]);
+        a[i + 3] = _mm256_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        _mm256_storeu_si256((__m256i *)(void *)(to + (size_t)i * step), _mm256_permute2x128_si256(a[i], a[i + 4], 0x20));
+        _mm256_storeu_si256((__m256i *)(void *)(to + (size_t)(i + 4) * step), _mm256_permute2x128_si256(a[i], a[i + 4], 0x31));
+    }
+}
+
+static void side_by_side(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok)
+{
+    enum { WORD = 8 * 4, GROUP = HL_Q8_WORDS * WORD };
+    const size_t row_bytes = hl_q8_row_bytes(n);
+    for (uint32_t it = 0, width; it < n_tok; it += width) {
+        uint8_t *block = (uint8_t *)to + it * row_bytes;
+        const uint8_t *from = (const uint8_t *)rows + it * row_bytes;
+        width = hl_q8_width(n_tok - it);
+        if (width < 8) { q8_block_of((uint32_t *)(void *)block, from, row_bytes, (n + 255) / 256, width); continue; }
+        for (uint32_t iu = 0; iu < (n + 255) / 256; iu++, from += sizeof(hl_q8_unit), block += 8 * GROUP) {
+            for (uint32_t g = 0; g < 8; g++) transpose_8(block + g * GROUP, WORD, from + 32 * g, row_bytes);
+            for (uint32_t k = 0; k < 7; k++) transpose_8(block + (8 + k) * WORD, GROUP, from + offsetof(hl_q8_unit, d) + 32 * k, row_bytes);
+        }
+    }
+}

@@ -24,8 +24,6 @@ size_t hl_q8_row_bytes(uint32_t n);                    /* multiple of 64 */
  * row would.  Of every 32 elements 15 words, each of all the block's tokens: 8 quadruples of q, d, sum[3], comp[3]. */
 enum { HL_Q8_WORDS = 15, HL_Q8_WIDEST = 8 };
 static inline uint32_t hl_q8_width(uint32_t n_left) { return n_left >= HL_Q8_WIDEST ? HL_Q8_WIDEST : 1u << (31 - __builtin_clz(n_left)); }
-/* rows: n_tok rows of units, hl_q8_row_bytes(n) apart. */
-void hl_q8_side_by_side(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok);
 enum { HL_ATTENTION_ROWS = 48 };
 
 typedef struct hl_cpu_kernels {
@@ -33,6 +31,8 @@ typedef struct hl_cpu_kernels {
     int (*supported)(void);                            /* CPU and operating system */
 
     void (*quantize)(hl_q8_unit *out, const float *restrict x, uint32_t n);
+    /* rows: n_tok rows of units, hl_q8_row_bytes(n) apart. */
+    void (*side_by_side)(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok);
 
     /* Rows interleaved in groups (cpu/packed.h): how many rows in a group; 0: this table takes the file's layout only.  pack: n_rows rows in the
      * file's layout, row_bytes apart, to whole groups; 64-byte aligned. */

@@ -97,7 +97,7 @@ static void set_all(work *w, uint32_t n, int what, uint32_t dtype, uint32_t n_ro
         w[t].n_rows = n_rows;
         w[t].n_tok = n_tok;
         w[t].rounds = rounds;
-        if (what == 0) hl_q8_side_by_side(w[t].act, w[t].units, COLS, n_tok);
+        if (what == 0) w[t].k->side_by_side(w[t].act, w[t].units, COLS, n_tok);
     }
 }
 

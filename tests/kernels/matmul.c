@@ -73,7 +73,7 @@ static void run(problem *p, const hl_cpu_kernels *k, bool q8, uint32_t r0, uint3
     const uint8_t *w = p->w + r0 * p->row_bytes;
     memset(p->scratch, 0xA5, k->matmul_scratch(p->cols) * 4);
     if (q8) {
-        hl_q8_side_by_side(p->side, unit_row(p, t0), p->cols, n_tok);
+        k->side_by_side(p->side, unit_row(p, t0), p->cols, n_tok);
         k->matmul_q8(p->dtype, false, y, stride, w, p->row_bytes, n_rows, p->cols, p->side, n_tok, p->scratch);
     } else k->matmul_f32(p->dtype, y, stride, w, p->row_bytes, n_rows, p->cols, p->x + (size_t)t0 * p->cols, n_tok, p->scratch);
 }
@@ -110,7 +110,7 @@ static void check_packed(problem *p, const hl_cpu_kernels *k)
         hl_unpack_row(p->dtype, p->cols, k->group, row, packed + ir / k->group * group_bytes, ir % k->group);
         CHECK_MSG(memcmp(row, p->w + ir * p->row_bytes, p->row_bytes) == 0, "%s %s: row %u of %u x %u does not come back", k->isa, hl_dtype(p->dtype)->name, ir, p->rows, p->cols);
     }
-    hl_q8_side_by_side(p->side, unit_row(p, 0), p->cols, p->toks);
+    k->side_by_side(p->side, unit_row(p, 0), p->cols, p->toks);
     for (uint32_t first = 0; first < p->rows; first += k->group) {
         const uint32_t n = p->rows - first;
         float *y = malloc((size_t)p->toks * n * 4);

@@ -102,25 +102,26 @@ static void cpu_weight_pack(hl_device *d, hl_weight *w, uint32_t row0, uint32_t 
 static size_t cpu_act_bytes(hl_device *d, uint32_t n) { return d->act_f32 || n % HL_QK ? 0 : hl_q8_row_bytes(n); }
 
 /* Runs fn over n items of about work_each multiply-adds: in one go when there is little to do. */
-typedef struct span { void (*fn)(void *arg, uint32_t i0, uint32_t i1, uint32_t thread); void *arg; uint32_t n, per; } span;
+typedef struct span { void (*fn)(void *arg, uint32_t i0, uint32_t i1, uint32_t thread); void *arg; uint32_t n, first, n_first, per; } span;
 
 static void span_task(void *v, uint32_t task, uint32_t thread)
 {
     span *s = v;
-    uint32_t i0 = task * s->per;
-    s->fn(s->arg, i0, HL_MIN(s->n, i0 + s->per), thread);
+    const bool first = task < s->n_first;
+    const uint32_t i0 = first ? task * s->first : s->n_first * s->first + (task - s->n_first) * s->per;
+    s->fn(s->arg, i0, HL_MIN(s->n, i0 + (first ? s->first : s->per)), thread);
 }
 
-static void for_each(hl_stream *st, uint32_t n, size_t work_each, uint32_t unit, void (*fn)(void *, uint32_t, uint32_t, uint32_t), void *arg)
+/* few: one long task for each thread and a short one for what is left, since each task begins a stream of memory; else short ones all. */
+static void for_each(hl_stream *st, uint32_t n, size_t work_each, uint32_t unit, bool few, void (*fn)(void *, uint32_t, uint32_t, uint32_t), void *arg)
 {
     const uint32_t threads = st->n_threads;
-    uint32_t per = HL_MAX(n / (threads * 4), 1u);
-    uint32_t least = (uint32_t)HL_MIN((size_t)n, MIN_TASK_WORK / HL_MAX(work_each, (size_t)1) + 1);
-    per = HL_MAX(per, least);
-    per = (per + unit - 1) / unit * unit;
+    const uint32_t least = (uint32_t)HL_MIN((size_t)n, MIN_TASK_WORK / HL_MAX(work_each, (size_t)1) + 1);
+    const uint32_t per = (HL_MAX(HL_MAX(n / (threads * 4), 1u), least) + unit - 1) / unit * unit;
     if (threads == 1 || per >= n) { fn(arg, 0, n, 0); return; }
-    span s = { fn, arg, n, per };
-    hl_pool_run(st->d->pool, span_task, &s, (n + per - 1) / per);
+    span s = { fn, arg, n, few ? n / (4 * threads) * 3 / unit * unit : 0, few ? threads : 0, per };
+    if (s.first < per) s.n_first = 0;
+    hl_pool_run(st->d->pool, span_task, &s, s.n_first + (n - s.n_first * s.first + per - 1) / per);
 }
 
 /* ---- operators ---- */
@@ -156,7 +157,7 @@ static void norm_rows(void *v, uint32_t r0, uint32_t r1, uint32_t thread)
 static void cpu_norm(hl_stream *s, uint32_t kind, float *y, const float *x, const float *w, const float *b, float eps, uint32_t n_rows, uint32_t n)
 {
     norm_arg a = { s->d->k, kind, n, y, x, w, b, eps };
-    for_each(s, n_rows, n, 1, norm_rows, &a);
+    for_each(s, n_rows, n, 1, false, norm_rows, &a);
 }
 
 typedef struct quant_arg { hl_stream *s; const hl_act *a; } quant_arg;
@@ -189,7 +190,7 @@ static void cpu_quantize(hl_stream *s, const hl_act *a)
 {
     if (!a->q) return;
     quant_arg q = { s, a };
-    for_each(s, (a->n_tok * (a->fine ? 2 : 1) + HL_Q8_WIDEST - 1) / HL_Q8_WIDEST, (size_t)a->n * 4 * HL_Q8_WIDEST, 1, quant_blocks, &q);
+    for_each(s, (a->n_tok * (a->fine ? 2 : 1) + HL_Q8_WIDEST - 1) / HL_Q8_WIDEST, (size_t)a->n * 4 * HL_Q8_WIDEST, 1, false, quant_blocks, &q);
 }
 
 typedef struct matmul_arg { hl_stream *s; const hl_act *a; const hl_product *p; uint32_t n_p; } matmul_arg;
@@ -249,7 +250,7 @@ static void cpu_matmul(hl_stream *s, const hl_act *a, const hl_product *p, uint3
     matmul_arg m = { s, a, p, n_p };
     uint32_t rows = 0;
     for (uint32_t i = 0; i < n_p; i++) rows += (uint32_t)hl_align_up(p[i].w->rows, ROW_UNIT);
-    for_each(s, rows, (size_t)a->n * a->n_tok, ROW_UNIT, matmul_rows, &m);
+    for_each(s, rows, (size_t)a->n * a->n_tok, ROW_UNIT, a->n_tok <= HL_Q8_WIDEST, matmul_rows, &m);
 }
 
 typedef struct rope_arg { const hl_cpu_kernels *k; float *x; size_t stride; uint32_t n_heads, head_dim, n_rot, kind; const float *cs; } rope_arg;
@@ -264,7 +265,7 @@ static void rope_rows(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
 static void cpu_rope(hl_stream *s, float *x, size_t stride, uint32_t n_tok, uint32_t n_heads, uint32_t head_dim, uint32_t n_rot, uint32_t kind, const float *cs)
 {
     rope_arg r = { s->d->k, x, stride, n_heads, head_dim, n_rot, kind, cs };
-    for_each(s, n_tok, (size_t)n_heads * head_dim, 1, rope_rows, &r);
+    for_each(s, n_tok, (size_t)n_heads * head_dim, 1, false, rope_rows, &r);
 }
 
 size_t hl_kv_row_bytes(uint32_t dtype, uint32_t dim) { return kv_row_bytes(dtype, dim); }
@@ -289,7 +290,7 @@ static void kv_tokens(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
 static void cpu_kv_put(hl_stream *s, const hl_kv_layer *kv, const float *k, size_t k_stride, const float *v, size_t v_stride, uint32_t pos0, uint32_t n_tok)
 {
     kv_arg a = { s, kv, k, v, k_stride, v_stride, pos0 };
-    for_each(s, n_tok, (size_t)kv->n_heads * (kv->dim_k + kv->dim_v), KV_LANES, kv_tokens, &a);      /* threads write different vectors of K, mostly */
+    for_each(s, n_tok, (size_t)kv->n_heads * (kv->dim_k + kv->dim_v), KV_LANES, false, kv_tokens, &a);      /* threads write different vectors of K, mostly */
 }
 
 static void cpu_kv_row(hl_stream *s, const hl_kv_layer *kv, bool is_v, uint32_t head, uint32_t slot, void *row, bool put)
@@ -338,7 +339,7 @@ static void cpu_attention(hl_stream *s, const hl_attention *a, uint32_t n)
         items += (size_t)a[i].kv->n_heads * g.n_parts * att_blocks(&g, &a[i]);
         work += seen * a[i].n_tok * a[i].n_heads * (a[i].kv->dim_k + a[i].kv->dim_v);
     }
-    for_each(s, (uint32_t)items, work / items, 1, att_items, &g);
+    for_each(s, (uint32_t)items, work / items, 1, false, att_items, &g);
 }
 
 typedef struct act_arg { const hl_cpu_kernels *k; uint32_t kind, n; float *y; size_t y_stride, stride; const float *gate, *up; } act_arg;
@@ -354,7 +355,7 @@ static void act_rows(void *v, uint32_t t0, uint32_t t1, uint32_t thread)
 static void cpu_ffn_act(hl_stream *s, uint32_t kind, float *y, size_t y_stride, const float *gate, const float *up, size_t stride, uint32_t n_tok, uint32_t n)
 {
     act_arg a = { s->d->k, kind, n, y, y_stride, stride, gate, up };
-    for_each(s, n_tok, (size_t)n * 8, 1, act_rows, &a);
+    for_each(s, n_tok, (size_t)n * 8, 1, false, act_rows, &a);
 }
 
 enum { ADD_BLOCK = 4096 };
@@ -374,7 +375,7 @@ static void add_blocks(void *v, uint32_t b0, uint32_t b1, uint32_t thread)
 static void cpu_add(hl_stream *s, float *y, const float *x, size_t n)
 {
     add_arg a = { y, x, n };
-    for_each(s, (uint32_t)((n + ADD_BLOCK - 1) / ADD_BLOCK), ADD_BLOCK / 4, 1, add_blocks, &a);
+    for_each(s, (uint32_t)((n + ADD_BLOCK - 1) / ADD_BLOCK), ADD_BLOCK / 4, 1, false, add_blocks, &a);
 }
 
 static void cpu_softcap(hl_stream *s, float *y, size_t n, float cap) { s->d->k->softcap(y, n, cap); }

@@ -12,7 +12,7 @@
  */
 #include "cpu/kv.h"
 
-enum { ATT_VECTORS = 4, ATT_ROWS = HL_ATTENTION_ROWS };
+enum { ATT_VECTORS = 4, ATT_ROWS = HL_ATTENTION_ROWS, ATT_FEW = 8 };
 
 /* Element i of VW positions, the first of which is in this lane. */
 static inline vf k_vector(uint32_t dtype, const uint8_t *lanes, uint32_t i, uint32_t lane)
@@ -23,10 +23,14 @@ static inline vf k_vector(uint32_t dtype, const uint8_t *lanes, uint32_t i, uint
     return vf_load_f16(lanes + lane * 2) * vf_load_i8(lanes + KV_LANES * (2 + i % 32) + lane);
 }
 
+/* Of few rows memory is the limit, or nearly: what is at this place of the next tile is fetched, a little at a time, since many at once would have to
+ * wait for each other.  The address may be nobody's. */
+static inline void att_fetch(const uint8_t *at) { __builtin_prefetch(at, 0, 2); }
+
 /* A KV head's tile: in the cache, or as floats in scratch: K [dim_k][KV_TILE], V [KV_TILE][dim_v up to whole vectors]. */
 typedef struct att_source {
     const uint8_t *k[KV_TILE / KV_LANES], *v;
-    size_t v_bytes;
+    size_t v_bytes, k_bytes, k_step;                   /* of a row of V; of a tile of K, and how far its elements are apart */
     const float *kf, *vf;                              /* NULL: in the cache */
     uint32_t dim_k, dim_v, v_stride;
 } att_source;
@@ -38,6 +42,7 @@ static inline __attribute__((always_inline)) void att_scores(uint32_t dtype, con
         UNROLL for (uint32_t r = 0; r < n_r; r++) UNROLL for (uint32_t j = 0; j < ATT_VECTORS; j++) acc[r][j] = (vf){ 0 };
         for (uint32_t i = 0; i < s->dim_k; i++) {
             vf k[ATT_VECTORS];
+            if (!s->kf) UNROLL for (uint32_t j = 0; j < KV_TILE / KV_LANES; j++) att_fetch(s->k[j] + s->k_bytes + i * s->k_step);
             UNROLL for (uint32_t j = 0; j < ATT_VECTORS; j++) {
                 const uint32_t at = p + j * VW;
                 k[j] = s->kf ? vf_load(s->kf + (size_t)i * KV_TILE + at) : k_vector(dtype, s->k[at / KV_LANES], i, at % KV_LANES);
@@ -58,8 +63,10 @@ static inline __attribute__((always_inline)) void att_sums(uint32_t dtype, const
     vf acc[ATT_R][ATT_VECTORS];
     UNROLL for (uint32_t r = 0; r < n_r; r++)
         UNROLL for (uint32_t j = 0; j < n_v; j++) acc[r][j] = vf_load(out + (size_t)r * s->v_stride + i + j * VW) * keep[r];
+    const uint8_t *ahead = s->vf ? NULL : s->v + KV_TILE * s->v_bytes + (size_t)i * s->v_bytes / s->dim_v;
     for (uint32_t p = from; p < to; p++) {
         vf v[ATT_VECTORS];
+        if (!s->vf) UNROLL for (uint32_t j = 0; j < n_v; j += 2) att_fetch(ahead + p * s->v_bytes + j * VW * 2);
         UNROLL for (uint32_t j = 0; j < n_v; j++) {
             const uint32_t at = i + j * VW;
             v[j] = s->vf ? vf_load(s->vf + (size_t)p * s->v_stride + at) : kv_part(dtype, s->v + p * s->v_bytes, at, n_v > 1 ? VW : HL_MIN(s->dim_v - at, (uint32_t)VW));
@@ -147,7 +154,7 @@ static __attribute__((noinline)) void att_values_many(const att_source *s, const
 
 #define ATT_ROW_BLOCKS(action)                                                                                                                  \
     for (uint32_t ir = 0; ir < n;) {                                                                                                            \
-        if (n - ir >= ATT_R) { action##_MANY; ir += ATT_R; continue; }                                                                          \
+        if (n - ir >= ATT_R && (ATT_R <= 4 || n - ir != 8)) { action##_MANY; ir += ATT_R; continue; }                                                                          \
         if (ATT_R > 4 && n - ir >= 4) { action(HL_MIN(ATT_R, 4)); ir += HL_MIN(ATT_R, 4); continue; }                                           \
         if (ATT_R > 2 && n - ir >= 2) { action(2); ir += 2; continue; }                                                                         \
         action(1); ir++;                                                                                                                        \
@@ -204,9 +211,11 @@ static void attention(const hl_attention *a, uint32_t kv_head, uint32_t head0, u
 {
     const hl_kv_layer *kv = a->kv;
     const uint32_t n = n_heads * n_tok;
-    att_source s = { .dim_k = kv->dim_k, .dim_v = kv->dim_v, .v_stride = att_stride(kv->dim_v), .v_bytes = kv_row_bytes(kv->dtype, kv->dim_v) };
+    att_source s = { .dim_k = kv->dim_k, .dim_v = kv->dim_v, .v_stride = att_stride(kv->dim_v), .v_bytes = kv_row_bytes(kv->dtype, kv->dim_v), .k_bytes = KV_TILE * kv_row_bytes(kv->dtype, kv->dim_k) };
+    s.k_step = s.k_bytes / KV_TILE * KV_LANES / kv->dim_k;
     float *score = scratch, *out = score + (size_t)ATT_ROWS * KV_TILE, *kf = out + (size_t)ATT_ROWS * s.v_stride, *vf_to = kf + (size_t)KV_TILE * kv->dim_k;
     att_row row[ATT_ROWS];
+    const bool few = n <= ATT_FEW;
     uint32_t first = UINT32_MAX, end = 0;
     for (uint32_t r = 0; r < n; r++) {
         const uint32_t t = tok0 + r / n_heads, p = a->pos0 + t;
@@ -222,7 +231,7 @@ static void attention(const hl_attention *a, uint32_t kv_head, uint32_t head0, u
         s.v = v_row(kv, kv_head, slot);
         s.kf = s.vf = NULL;
         const uint32_t from = HL_MAX(first, tile) - tile, to = HL_MIN(end - tile, (uint32_t)KV_TILE);
-        if (n > ATT_R) {
+        if (!few) {
             if (kv->dtype == HL_F16) att_expand(HL_F16, &s, kf, vf_to, from, to);
             else if (kv->dtype == HL_F32) att_expand(HL_F32, &s, kf, vf_to, from, to);
             else att_expand(HL_Q8_0, &s, kf, vf_to, from, to);

@@ -32,7 +32,8 @@ typedef struct hl_weight {
 /* An activation as the matrices want it: made once per norm by `quantize`, read by every matrix that shares it. */
 typedef struct hl_act {
     const float *x;                                    /* [n_tok][n]: what it was made from; must stay until the last matmul */
-    void *q;                                           /* act_bytes(n) * n_tok: 8-bit blocks with scales and sums; NULL: f32 arithmetic */
+    void *q;                                           /* act_bytes(n) * n_tok: 8-bit blocks with scales and sums, for quantised weights (F16 and BF16
+                                                          ones take x); NULL: f32 arithmetic */
     bool fine;                                         /* q holds two rows for each token: the second is what the first left over, about
                                                           16 bits in all.  Weights are still read once: for the head, where it costs least */
     uint32_t n;
@@ -122,7 +123,7 @@ typedef struct hl_backend_vt {
 extern const hl_backend_vt hl_cpu_backend;
 
 /* For `devices` and the CPU's own tests: the tables that this CPU supports, best first. */
-const char *hl_cpu_isa_list(void);                     /* "avx512 avx2 scalar" */
+const char *hl_cpu_isa_list(void);                     /* "avx512bf16 avx512 avx2 scalar" */
 const char *hl_cpu_isa_pick(const char *isa);          /* NULL: the best; returns NULL for an unknown or unsupported one */
 /* Bytes read or operations done per second by all threads of the pool; see hllm_machine_speed. */
 double hl_cpu_measure_read(const hl_env *env, hl_pool *pool, size_t bytes);

@@ -99,7 +99,7 @@ typedef struct hllm_runtime_options {
     uint32_t struct_size;
     uint32_t n_threads;               /* compute threads; 0: physical cores; at most 1,024 */
     const hllm_allocator *allocator;  /* copied; NULL: the C library's, with large pages for large blocks */
-    const char *isa;                  /* force a lower CPU kernel table: "scalar", "avx2", "avx512", "neon"; NULL: the best */
+    const char *isa;                  /* force a lower CPU kernel table: "scalar", "avx2", "avx512", "neon", ... (see isa_known); NULL: the best */
     char *error_text;                 /* where hllm_runtime_create itself puts its error text, NUL-ended; may be NULL */
     size_t error_capacity;
 } hllm_runtime_options;
@@ -298,7 +298,7 @@ HLLM_API hllm_status hllm_chat_tokenize(const hllm_model *m, const hllm_chat_mes
 
 enum { HLLM_LOAD_AUTO = 0, HLLM_LOAD_MMAP = 1, HLLM_LOAD_READ = 2 };   /* auto: read if it fits in memory, else mmap; the same results, read
                                                                           answers faster: weights are laid out for the kernels */
-enum { HLLM_ACT_Q8 = 0, HLLM_ACT_F32 = 1 };   /* activations as 8-bit blocks (fast), or f32 reference arithmetic */
+enum { HLLM_ACT_Q8 = 0, HLLM_ACT_F32 = 1 };   /* activations as 8-bit blocks (fast; F16 and BF16 weights keep theirs in 16 bits or more), or f32 reference arithmetic */
 enum { HLLM_KV_F16 = 0, HLLM_KV_F32 = 1, HLLM_KV_Q8_0 = 2 };
 
 typedef struct hllm_engine_options {

@@ -80,8 +80,8 @@ static void cpu_weight_layout(hl_device *d, uint32_t dtype, uint32_t rows, uint3
     *layout = HL_LAYOUT_FILE;
     *bytes = (size_t)rows * hl_dtype_bytes(hl_dtype(dtype), cols);
     *row_group = 1;
-    if (!f || !d->k->group || d->act_f32) return;      /* f32 arithmetic takes rows as they are in the file */
-    *layout = *row_group = d->k->group;
+    if (!f || !d->k->group || d->act_f32 || cols % HL_QK) return;      /* f32 arithmetic takes rows as they are in the file */
+    *layout = *row_group = hl_packed_rows(dtype, d->k->group);
     *bytes = hl_align_up(rows, *row_group) / *row_group * hl_packed_group_bytes(f, cols, *row_group);
 }
 
@@ -216,16 +216,17 @@ static void product_rows(const matmul_arg *m, const hl_product *p, uint32_t r0, 
     const hl_weight *w = p->w;
     const hl_cpu_kernels *k = m->s->d->k;
     const hl_act *a = m->a;
-    const bool q8 = a->q && is_quantised(w->dtype);
+    const bool packed = w->layout != HL_LAYOUT_FILE, q8 = a->q && is_quantised(w->dtype), half = a->q && (w->dtype == HL_F16 || w->dtype == HL_BF16);
     const uint32_t step = q8 && a->fine ? FINE_ROWS : r1 - r0;
     float *scratch = m->s->scratch + thread * m->s->scratch_n;
     for (uint32_t r = r0; r < r1; r += step) {
         const uint32_t n = HL_MIN(step, r1 - r);
         const uint8_t *rows = rows_at(w, r);
         float *y = p->y + r;
-        if (!q8) { k->matmul_f32(w->dtype, y, p->stride, rows, w->row_bytes, n, w->cols, a->x, a->n_tok, scratch); continue; }
-        if (a->fine) fine_rows(m, w, y, p->stride, rows, n, scratch);
-        else k->matmul_q8(w->dtype, w->layout != HL_LAYOUT_FILE, y, p->stride, rows, w->row_bytes, n, w->cols, a->q, a->n_tok, scratch);
+        if (half) k->matmul_half(w->dtype, packed, a->fine, y, p->stride, rows, w->row_bytes, n, w->cols, a->x, a->n_tok, scratch);
+        else if (!q8) k->matmul_f32(w->dtype, y, p->stride, rows, w->row_bytes, n, w->cols, a->x, a->n_tok, scratch);
+        else if (a->fine) fine_rows(m, w, y, p->stride, rows, n, scratch);
+        else k->matmul_q8(w->dtype, packed, y, p->stride, rows, w->row_bytes, n, w->cols, a->q, a->n_tok, scratch);
     }
     if (p->bias)
         for (uint32_t t = 0; t < a->n_tok; t++)

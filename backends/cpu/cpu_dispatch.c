@@ -2,17 +2,17 @@
  * quantised activations that they share.
  *
  * Built with the baseline flags of the architecture, since it runs before anything is known of the CPU; the tables' `supported`
- * entries are the checks below for the same reason.  No state; any thread.
+ * entries are the checks below for the same reason.  No state but the list of names; any thread.
  */
 #include "cpu/kernels.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-const hl_cpu_kernels *const hl_cpu_tables[] = { &hl_kern_avx512, &hl_kern_avx2, &hl_kern_scalar, NULL };
-static const char isa_names[] = "avx512 avx2 scalar";  /* each needs what its right neighbour needs */
+const hl_cpu_kernels *const hl_cpu_tables[] = { &hl_kern_avx512_bf16, &hl_kern_avx512, &hl_kern_avx2, &hl_kern_scalar, NULL };
 
 /* Registers that the operating system saves: XCR0. */
 static uint32_t saved_registers(void)
@@ -39,17 +39,21 @@ int hl_cpu_has_avx512(void)
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     return (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1) && (c >> 11 & 1);   /* F, DQ, BW, VL, VNNI */
 }
+
+int hl_cpu_has_avx512_bf16(void)
+{
+    uint32_t a, b, c, d;
+    return hl_cpu_has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 
 const hl_cpu_kernels *const hl_cpu_tables[] = { &hl_kern_neon_dotprod, &hl_kern_neon, &hl_kern_scalar, NULL };
-static const char isa_names[] = "dotprod neon scalar";
 
 int hl_cpu_has_neon(void) { return 1; }                /* part of the architecture */
 int hl_cpu_has_dotprod(void) { return (getauxval(AT_HWCAP) >> 20 & 1) != 0; }            /* HWCAP_ASIMDDP */
 #else
 const hl_cpu_kernels *const hl_cpu_tables[] = { &hl_kern_scalar, NULL };
-static const char isa_names[] = "scalar";
 #endif
 
 const hl_cpu_kernels *hl_cpu_pick(const char *isa)
@@ -65,9 +69,22 @@ const char *hl_cpu_isa_pick(const char *isa)
     return k ? k->isa : NULL;
 }
 
+static char isa_list[64];                              /* written once, before anyone reads it */
+
+static void list_make(void)
+{
+    for (size_t i = 0; hl_cpu_tables[i]; i++) {
+        if (!hl_cpu_tables[i]->supported()) continue;
+        if (isa_list[0]) strcat(isa_list, " ");
+        strcat(isa_list, hl_cpu_tables[i]->isa);
+    }
+}
+
 const char *hl_cpu_isa_list(void)
 {
-    return strstr(isa_names, hl_cpu_isa_pick(NULL));   /* the scalar table is always supported: never NULL */
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, list_make);
+    return isa_list;
 }
 
 /* ---- quantised rows ---- */

@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { VW = 8, TILE_TOK = 3, G = 8, BIAS = 0, ATT_R = 2, LANES = 4 };
+enum { VW = 8, TILE_TOK = 3, G = 8, BIAS = 0, ATT_R = 2, LANES = 4, HALF_T = 3 };
 
 typedef float vf __attribute__((vector_size(32)));
 typedef int32_t vs __attribute__((vector_size(32)));
@@ -139,6 +139,19 @@ static inline __attribute__((always_inline)) void pk_dots(vi *to, const vi *w, c
 }
 
 #include "kern_packed.h"
+
+static inline void pk_halves(uint8_t *a, uint8_t *b, vi v)
+{
+    const vi within = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+    v = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, within), 0xD8);
+    _mm_store_si128((__m128i *)(void *)a, _mm256_castsi256_si128(v));
+    _mm_store_si128((__m128i *)(void *)b, _mm256_extracti128_si256(v, 1));
+}
+
+#define HALF_TILES(TARGET, name, ...) HALF_TILE(TARGET, name, 1, __VA_ARGS__) HALF_TILE(TARGET, name, 2, __VA_ARGS__) HALF_TILE(TARGET, name, 3, __VA_ARGS__)
+#define HALF_TILE_NAMES(name) half_##name##_1, half_##name##_2, half_##name##_3
+
+#include "kern_half.h"
 #include "kern_x86.h"
 
 static double probe_int8(uint64_t rounds)
@@ -175,8 +188,8 @@ static uint64_t probe_read(const void *data, size_t bytes, uint32_t streams)
 }
 
 const hl_cpu_kernels hl_kern_avx2 = {
-    .isa = "avx2", .supported = hl_cpu_has_avx2, .group = G, .pack = pack, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
-    .matmul_scratch = matmul_scratch, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
+    .isa = "avx2", .supported = hl_cpu_has_avx2, .group = G, .pack = pack_any, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
+    .matmul_half = matmul_half, .matmul_scratch = scratch_floats, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
     .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
     .probe_int8 = probe_int8, .probe_read = probe_read,
 };

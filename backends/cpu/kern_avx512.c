@@ -1,4 +1,5 @@
-/* kern_avx512.c: the table for AVX-512 F, BW, VL, DQ and VNNI: the vector operations that kern_float.h and kern_packed.h are written in.
+/* kern_avx512.c: the tables for AVX-512 F, BW, VL, DQ and VNNI, without and with BF16: the vector operations that kern_float.h, kern_packed.h and
+ * kern_half.h are written in.
  *
  * A vector of integers is a byte quadruple of each of 16 rows.  vpdpbusd multiplies unsigned weights by signed activations without saturating,
  * so 8-bit weights are made unsigned by adding 128.
@@ -6,7 +7,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { VW = 16, TILE_TOK = 4, G = 16, BIAS = 128, ATT_R = 6, LANES = 8 };
+enum { VW = 16, TILE_TOK = 4, G = 16, BIAS = 128, ATT_R = 6, LANES = 8, HALF_T = 8 };
 
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vs __attribute__((vector_size(64)));
@@ -83,10 +84,10 @@ static inline vf pk_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8
 /* 16 bytes of rows k, k + 4, k + 8, k + 12 */
 static inline vi four_rows(const uint8_t *const *rows, size_t at, int k)
 {
-    vi v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)(rows[k] + at)));
-    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(rows[k + 4] + at)), 1);
-    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(rows[k + 8] + at)), 2);
-    return _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(rows[k + 12] + at)), 3);
+    vi v = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(rows[k] + at)));
+    v = _mm512_mask_broadcast_i32x4(v, 0x00F0, _mm_loadu_si128((const __m128i *)(const void *)(rows[k + 4] + at)));
+    v = _mm512_mask_broadcast_i32x4(v, 0x0F00, _mm_loadu_si128((const __m128i *)(const void *)(rows[k + 8] + at)));
+    return _mm512_mask_broadcast_i32x4(v, 0xF000, _mm_loadu_si128((const __m128i *)(const void *)(rows[k + 12] + at)));
 }
 
 static inline void pk_rows_4(uint8_t *to, const uint8_t *const *rows, size_t at)
@@ -133,6 +134,23 @@ static inline vi pk_dot(vi sum, vi w, vi x) { return _mm512_dpbusd_epi32(sum, w,
 #include "kern_dots.h"
 
 #include "kern_packed.h"
+
+static inline void pk_halves(uint8_t *a, uint8_t *b, vi v)
+{
+    uint16_t order[32];
+    for (uint16_t i = 0; i < 32; i++) order[i] = (uint16_t)(i % 16 * 2 + i / 16);
+    v = _mm512_permutexvar_epi16(_mm512_loadu_si512(order), v);
+    _mm256_store_si256((__m256i *)(void *)a, _mm512_castsi512_si256(v));
+    _mm256_store_si256((__m256i *)(void *)b, _mm512_extracti64x4_epi64(v, 1));
+}
+
+#define HALF_TILES(TARGET, name, ...)                                                                                                            \
+    HALF_TILE(TARGET, name, 1, __VA_ARGS__) HALF_TILE(TARGET, name, 2, __VA_ARGS__) HALF_TILE(TARGET, name, 3, __VA_ARGS__)                      \
+    HALF_TILE(TARGET, name, 4, __VA_ARGS__) HALF_TILE(TARGET, name, 5, __VA_ARGS__) HALF_TILE(TARGET, name, 6, __VA_ARGS__)                      \
+    HALF_TILE(TARGET, name, 7, __VA_ARGS__) HALF_TILE(TARGET, name, 8, __VA_ARGS__)
+#define HALF_TILE_NAMES(name) half_##name##_1, half_##name##_2, half_##name##_3, half_##name##_4, half_##name##_5, half_##name##_6, half_##name##_7, half_##name##_8
+
+#include "kern_half.h"
 #include "kern_x86.h"
 
 static double probe_int8(uint64_t rounds)
@@ -168,9 +186,45 @@ static uint64_t probe_read(const void *data, size_t bytes, uint32_t streams)
     return n == 2 ? read_streams(data, each, 2) : read_streams(data, each, 1);
 }
 
-const hl_cpu_kernels hl_kern_avx512 = {
-    .isa = "avx512", .supported = hl_cpu_has_avx512, .group = G, .pack = pack, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
-    .matmul_scratch = matmul_scratch, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
-    .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
-    .probe_int8 = probe_int8, .probe_read = probe_read,
-};
+/* ---- BF16 weights by vpdpbf16ps ---- */
+
+/* What the weights meet is rounded to BF16: an eighth of the squared error that 8-bit activations make, at twice the rate of f32.  F16 weights
+ * would have to be two BF16 numbers each for that (11 bits), which takes as long as f32 does and is less exact. */
+#define BF16_TARGET __attribute__((target("avx512bf16")))
+
+static inline __attribute__((always_inline)) BF16_TARGET void bf16_step(const uint32_t dtype, vf acc[HALF_V][HALF_T], const uint8_t *w, const uint8_t *x, size_t x_step,
+                                                                        const uint32_t n_t)
+{
+    const vi u[HALF_V] = { pk_load(w), pk_load(w + 64) };
+    (void)dtype;
+    UNROLL for (uint32_t t = 0; t < n_t; t++) {
+        const vi pair = pk_set((int32_t)load_u32(x + t * x_step));
+        UNROLL for (uint32_t v = 0; v < HALF_V; v++) acc[v][t] = _mm512_dpbf16_ps(acc[v][t], (__m512bh)u[v], (__m512bh)pair);
+    }
+}
+
+static BF16_TARGET void bf16_round(void *to, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 32) {
+        const __m512bh v = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i));
+        memcpy((uint8_t *)to + (size_t)i * 2, &v, sizeof v);
+    }
+}
+
+HALF_WAY(BF16_TARGET, bf16_dots, HL_BF16, HL_HALF_ROWS * 4, 4, bf16_step)
+static const half_kind half_kind_bf16_dots = { HL_BF16, 2, bf16_round, half_bf16_dots, NULL };
+
+static void matmul_half_bf16(uint32_t dtype, bool packed, bool fine, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
+                             uint32_t cols, const float *restrict x, uint32_t n_tok, float *restrict scratch)
+{
+    if (dtype == HL_F16 || fine) matmul_half(dtype, packed, fine, y, stride, w, row_bytes, n_rows, cols, x, n_tok, scratch);
+    else half_any(&half_kind_bf16_dots, (half_call){ y, stride, w, row_bytes, n_rows, cols, packed }, x, n_tok, (uint8_t *)scratch);
+}
+
+#define TABLE(name, is_supported, half, dots)                                                                                                   \
+    { .isa = name, .supported = is_supported, .group = G, .pack = pack_any, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32, \
+      .matmul_half = half, .bf16_dots = dots, .matmul_scratch = scratch_floats, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, \
+      .rope = rope, .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,                    \
+      .probe_int8 = probe_int8, .probe_read = probe_read }
+const hl_cpu_kernels hl_kern_avx512 = TABLE("avx512", hl_cpu_has_avx512, matmul_half, false);
+const hl_cpu_kernels hl_kern_avx512_bf16 = TABLE("avx512bf16", hl_cpu_has_avx512_bf16, matmul_half_bf16, true);

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { VW = 4, TILE_TOK = 4, ATT_R = 4, G = 4, BIAS = 0, LANES = 8 };
+enum { VW = 4, TILE_TOK = 4, ATT_R = 4, G = 4, BIAS = 0, LANES = 8, HALF_T = 3 };
 
 typedef float32x4_t vf;
 typedef int32x4_t vs;
@@ -125,6 +125,17 @@ static inline vi pk_dot(vi sum, vi w, vi x) { return four_products(sum, w, x); }
 
 #include "kern_packed.h"
 
+static inline void pk_halves(uint8_t *a, uint8_t *b, vi v)
+{
+    vst1_u16((uint16_t *)(void *)a, vmovn_u32((uint32x4_t)v));
+    vst1_u16((uint16_t *)(void *)b, vshrn_n_u32((uint32x4_t)v, 16));
+}
+
+#define HALF_TILES(TARGET, name, ...) HALF_TILE(TARGET, name, 1, __VA_ARGS__) HALF_TILE(TARGET, name, 2, __VA_ARGS__) HALF_TILE(TARGET, name, 3, __VA_ARGS__)
+#define HALF_TILE_NAMES(name) half_##name##_1, half_##name##_2, half_##name##_3
+
+#include "kern_half.h"
+
 static void quantize(hl_q8_unit *out, const float *restrict x, uint32_t n) { quantize_row(out, x, n); }
 static void side_by_side(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok) { side_by_side_plain(to, rows, n, n_tok); }
 
@@ -166,8 +177,8 @@ static uint64_t probe_read(const void *data, size_t bytes, uint32_t streams)
 }
 
 const hl_cpu_kernels NEON_TABLE = {
-    .isa = NEON_NAME, .supported = NEON_SUPPORTED, .group = G, .pack = pack, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
-    .matmul_scratch = matmul_scratch, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
+    .isa = NEON_NAME, .supported = NEON_SUPPORTED, .group = G, .pack = pack_any, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
+    .matmul_half = matmul_half, .matmul_scratch = scratch_floats, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
     .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
     .probe_int8 = probe_int8, .probe_read = probe_read,
 };

@@ -52,6 +52,13 @@ static void matmul_f32(uint32_t dtype, float *restrict y, size_t stride, const u
     }
 }
 
+static void matmul_half(uint32_t dtype, bool packed, bool fine, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
+                        uint32_t cols, const float *restrict x, uint32_t n_tok, float *restrict scratch)
+{
+    (void)packed; (void)fine;
+    matmul_f32(dtype, y, stride, w, row_bytes, n_rows, cols, x, n_tok, scratch);
+}
+
 static void quantize(hl_q8_unit *out, const float *restrict x, uint32_t n) { quantize_row(out, x, n); }
 static void side_by_side(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok) { side_by_side_plain(to, rows, n, n_tok); }
 
@@ -230,7 +237,7 @@ static uint64_t probe_read(const void *data, size_t bytes, uint32_t streams)
 static int supported(void) { return 1; }
 
 const hl_cpu_kernels hl_kern_scalar = {
-    .isa = "scalar", .supported = supported, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
+    .isa = "scalar", .supported = supported, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32, .matmul_half = matmul_half,
     .matmul_scratch = matmul_scratch, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
     .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
     .probe_int8 = probe_int8, .probe_read = probe_read,

@@ -41,12 +41,16 @@ typedef struct hl_cpu_kernels {
 
     /* y[t * stride + r] = W[r] . x[t] for r < n_rows, t < n_tok.  w: file layout, row_bytes apart, or packed (from the first row of a group; the
      * same bits).  8-bit: quantised types only; act: tokens side by side, 64-byte aligned.  f32: any type, file layout; x: rows of cols
-     * floats.  scratch: matmul_scratch(cols) floats, 64-byte aligned. */
+     * floats.  half: F16 and BF16, cols a multiple of 32; x as for f32; where bf16_dots is set BF16 weights meet x rounded to BF16, unless
+     * fine.  scratch: matmul_scratch(cols) floats, 64-byte aligned. */
     void (*matmul_q8)(uint32_t dtype, bool packed, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
                       uint32_t cols, const void *act, uint32_t n_tok, float *restrict scratch);
     void (*matmul_f32)(uint32_t dtype, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
                        uint32_t cols, const float *restrict x, uint32_t n_tok, float *restrict scratch);
-    size_t (*matmul_scratch)(uint32_t cols);                                                       /* floats, for both */
+    void (*matmul_half)(uint32_t dtype, bool packed, bool fine, float *restrict y, size_t stride, const uint8_t *restrict w, size_t row_bytes, uint32_t n_rows,
+                        uint32_t cols, const float *restrict x, uint32_t n_tok, float *restrict scratch);
+    bool bf16_dots;
+    size_t (*matmul_scratch)(uint32_t cols);                                                       /* floats, for all */
 
     void (*rms_norm)(float *y, const float *x, const float *w, float eps, uint32_t n);             /* sums in double */
     void (*layer_norm)(float *y, const float *x, const float *w, const float *b, float eps, uint32_t n);
@@ -64,7 +68,7 @@ typedef struct hl_cpu_kernels {
     uint64_t (*probe_read)(const void *data, size_t bytes, uint32_t streams);
 } hl_cpu_kernels;
 
-extern const hl_cpu_kernels hl_kern_scalar, hl_kern_avx2, hl_kern_avx512, hl_kern_neon, hl_kern_neon_dotprod;
+extern const hl_cpu_kernels hl_kern_scalar, hl_kern_avx2, hl_kern_avx512, hl_kern_avx512_bf16, hl_kern_neon, hl_kern_neon_dotprod;
 
 /* cpu_dispatch.c: NULL-ended, best first, only what this build has (not only what this CPU supports). */
 extern const hl_cpu_kernels *const hl_cpu_tables[];
@@ -72,6 +76,7 @@ int hl_cpu_has_neon(void);
 int hl_cpu_has_dotprod(void);
 int hl_cpu_has_avx2(void);                             /* with FMA and F16C */
 int hl_cpu_has_avx512(void);                           /* F, BW, VL, DQ and VNNI */
+int hl_cpu_has_avx512_bf16(void);
 const hl_cpu_kernels *hl_cpu_pick(const char *isa);    /* NULL isa: the best supported; NULL result: unknown or unsupported */
 
 #endif

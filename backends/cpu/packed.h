@@ -1,4 +1,4 @@
-/* packed.h: rows of a quantised weight matrix interleaved, so that each lane of a vector belongs to one row.
+/* packed.h: rows of a weight matrix interleaved, so that each lane of a vector belongs to one row.
  *
  * A group is G consecutive rows (G: the lanes of a vector of 32-bit numbers: 16, 8 or 4).  It holds the columns in units, one after the other;
  * a unit holds the bytes of some blocks of the file in planes: a plane is the same 1, 2 or 4 bytes of each of the G rows, side by side.  So a
@@ -20,6 +20,10 @@
  *   Q5_K               256       176        [0] d  [2] dmin  [4] 12 bytes of scales  [16] qh, 8 dwords  [48] qs, 32 dwords
  *   Q6_K               256       208        [0] 16 bytes of scales  [16] 8 dwords of qh, 16 of ql: of the first 128 columns, then of the second; d is apart
  *   IQ4_XS             256       136        [0] d  [2] 2 bytes of scales_h  [4] 4 bytes of scales_l  [8] qs, 32 dwords
+ *   F16                 32        64        [0] 32 halves
+ *   BF16                32        64        [0] 16 pairs
+ *
+ * A group of F16 or BF16 rows is 32 rows whatever the vectors are: no table needs fewer to have enough sums under way (kern_half.h).
  *
  * Where a single scale would spoil the alignment (d "apart") the scales' planes of all units come first in the group, padded to 64 bytes.  So no
  * type takes more memory than in the file, but for padding at the end of a row.
@@ -65,6 +69,10 @@ static const hl_form hl_form_q6_K = { 256, 208, 1, 210, true, { { HL_AT(q6_K, d)
 static const hl_form hl_form_iq4_xs = { 256, 136, 1, 136, false, { { HL_AT(iq4_xs, d), 0, 2, 1, false }, { HL_AT(iq4_xs, scales_h), 2, 1, 2, false },
                                                             { HL_AT(iq4_xs, scales_l), 4, 1, 4, false }, { HL_AT(iq4_xs, qs), 8, 4, 32, false } } };
 
+static const hl_form hl_form_f16 = { 32, 64, 1, 64, false, { { 0, 0, 2, 32, false } } };
+static const hl_form hl_form_bf16 = { 32, 64, 1, 64, false, { { 0, 0, 4, 16, false } } };
+enum { HL_HALF_ROWS = 32 };
+
 static inline const hl_form *hl_packed_form(uint32_t dtype)            /* NULL: there is no packed form of this type */
 {
     switch (dtype) {
@@ -80,9 +88,14 @@ static inline const hl_form *hl_packed_form(uint32_t dtype)            /* NULL: 
     case HL_Q5_K: return &hl_form_q5_K;
     case HL_Q6_K: return &hl_form_q6_K;
     case HL_IQ4_XS: return &hl_form_iq4_xs;
+    case HL_F16: return &hl_form_f16;
+    case HL_BF16: return &hl_form_bf16;
     default: return NULL;
     }
 }
+
+/* Rows in a group; group: the table's. */
+static inline uint32_t hl_packed_rows(uint32_t dtype, uint32_t group) { return dtype == HL_F16 || dtype == HL_BF16 ? HL_HALF_ROWS : group; }
 
 static inline uint32_t hl_packed_units(const hl_form *f, uint32_t cols) { return (cols + f->cols - 1) / f->cols; }
 static inline size_t hl_packed_apart_bytes(const hl_form *f, uint32_t n_units, uint32_t group)         /* in front of a group's units */

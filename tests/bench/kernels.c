@@ -2,6 +2,7 @@
  *
  * Decode reads 256 MiB of weights of one type once per token (GB/s); prefill multiplies 64 tokens by a matrix that fits in the cache
  * (GOPS, a multiplication and an addition are 2).  Each figure is the best of five, all threads busy, each with its own rows.
+ * f32 sums (F32 and F16 weights, BF16 without BF16 dot products) have a ceiling of their own: VNNI's divided by 4, vpdpbf16ps has half of VNNI's.
  */
 #include "cpu/kernels.h"
 
@@ -22,7 +23,7 @@ typedef struct work {
     void *act;
     bool packed;
     float *x, *y, *scratch;
-    int what;                                          /* 0: matmul_q8, 1: matmul_f32, 2: probe_int8, 3: probe_read, 4: quantize, 5: attention */
+    int what;                                          /* 0: matmul_q8, 1: matmul_f32, 2: probe_int8, 3: probe_read, 4: quantize, 5: attention, 6: matmul_half */
     hl_kv_layer kv;
     double done, begun, ended;                         /* seconds, by the thread itself */
 } work;
@@ -58,6 +59,7 @@ static void *run(void *arg)
         case 2: w->done = w->k->probe_int8(20000000); break;
         case 3: sink += w->k->probe_read(w->w, w->bytes, w->n_tok); break;
         case 4: w->k->quantize(w->units, w->x, COLS); break;
+        case 6: w->k->matmul_half(w->dtype, w->packed, false, w->y, w->n_rows, w->w, w->row_bytes, w->n_rows, COLS, w->x, w->n_tok, w->scratch); break;
         default: {
             const hl_attention a = { .q = w->x, .out = w->y, .kv = &w->kv, .n_heads = 1, .n_tok = w->n_tok, .pos0 = w->n_rows - w->n_tok, .scale = 0.125f };
             w->k->attention(&a, 0, 0, 1, 0, w->n_tok, w->scratch);
@@ -121,13 +123,13 @@ static void bench_table(const hl_cpu_kernels *k, work *w, uint32_t n, size_t byt
     for (size_t i = 0; i < HL_COUNT(types); i++) {
         const hl_dtype_info *t = hl_dtype(types[i]);
         size_t row_bytes = hl_dtype_bytes(t, COLS);
-        int what = t->block == 1;
+        int what = t->block > 1 ? 0 : types[i] == HL_F32 ? 1 : 6;
         uint32_t n_rows = (uint32_t)(bytes / row_bytes / 4 / 32 * 32);
         if (only && strcmp(only, t->name) != 0) continue;
         set_all(w, n, what, types[i], n_rows, 1, 1);
         for (uint32_t th = 0; th < n; th++) w[th].packed = false;
         double file = (double)row_bytes * n_rows * n / measure(w, n);
-        for (uint32_t th = 0; th < n; th++) w[th].packed = t->block > 1 && k->group;       /* bytes at random are as good as packed ones */
+        for (uint32_t th = 0; th < n; th++) w[th].packed = what != 1 && k->group;       /* bytes at random are as good as packed ones */
         double decode = (double)row_bytes * n_rows * n / measure(w, n);
         set_all(w, n, what, types[i], PREFILL_ROWS, PREFILL_TOK, 4);
         double prefill = 2.0 * COLS * PREFILL_ROWS * PREFILL_TOK * 4 * n / measure(w, n);

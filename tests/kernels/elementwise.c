@@ -139,13 +139,11 @@ static void check_rope(const hl_cpu_kernels *k)
     }
 }
 
-int main(void)
+static void check_table(const hl_cpu_kernels *k)
 {
-    for (int i = 0; hl_cpu_tables[i]; i++) {
-        if (!hl_cpu_tables[i]->supported()) continue;
-        check_norms(hl_cpu_tables[i]);
-        check_functions(hl_cpu_tables[i]);
-        check_rope(hl_cpu_tables[i]);
-    }
-    return check_done();
+    check_norms(k);
+    check_functions(k);
+    check_rope(k);
 }
+
+int main(int argc, char **argv) { return run_tables(argc, argv, check_table); }

@@ -45,6 +45,24 @@ static inline uint8_t *exact_alloc(size_t bytes, void **base)
     return *base;
 }
 
+/* ---- tables ---- */
+
+/* The main function of a test of tables: of the one named, else of all.  One that this CPU lacks is said to be skipped, and 77 if it was named. */
+static inline int run_tables(int argc, char **argv, void (*check)(const hl_cpu_kernels *k))
+{
+    bool known = argc < 2, any = false;
+    for (int i = 0; hl_cpu_tables[i]; i++) {
+        const hl_cpu_kernels *k = hl_cpu_tables[i];
+        if (argc > 1 && strcmp(argv[1], k->isa) != 0) continue;
+        known = true;
+        if (!k->supported()) { printf("skipped: %s: this CPU lacks it\n", k->isa); continue; }
+        any = true;
+        check(k);
+    }
+    if (!known) fprintf(stderr, "%s: this build has no such table\n", argv[1]);
+    return !known ? 1 : any ? check_done() : 77;
+}
+
 /* ---- inputs ---- */
 
 enum { INPUT_NORMAL, INPUT_ZERO, INPUT_ONE_HOT, INPUT_HUGE, INPUT_SUBNORMAL, INPUT_WILD, INPUT_KINDS };

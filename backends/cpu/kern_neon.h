@@ -1,7 +1,7 @@
 /* kern_neon.h: the tables for arm64, in the operations that kern_float.h and kern_packed.h are written in.
  *
- * The including file defines NEON_NAME, NEON_SUPPORTED, NEON_TABLE, and four_products(sum, w, x): sum += the products of the bytes of each
- * 32-bit lane.  Bytes are signed on both sides, so that 8-bit weights need no offset.
+ * The including file defines NEON_NAME, NEON_SUPPORTED, NEON_TABLE, NEON_SMMLA where tiles are to use that, and four_products(sum, w, x): sum += the
+ * products of the bytes of each 32-bit lane.  Bytes are signed on both sides, so that 8-bit weights need no offset.
  */
 #include <arm_neon.h>
 #include <stdbool.h>
@@ -121,7 +121,13 @@ static inline void pk_rows_2(uint8_t *to, const uint8_t *const *rows, size_t at)
 
 static inline vi pk_dot(vi sum, vi w, vi x) { return four_products(sum, w, x); }
 
+#ifdef NEON_SMMLA
+#include "kern_smmla.h"
+#else
 #include "kern_dots.h"
+static inline vi probe_products(vi sum, vi a, vi b) { return four_products(sum, a, b); }
+enum { PROBE_OPS = 32 };
+#endif
 
 #include "kern_packed.h"
 
@@ -148,11 +154,11 @@ static double probe_int8(uint64_t rounds)
     for (uint64_t r = 0; r < rounds; r++) {
         UNROLL for (int k = 0; k < 8; k++) {
             __asm__ volatile("" : "+w"(a), "+w"(acc[k]));                                  /* not to be computed once for all */
-            acc[k] = four_products(acc[k], a, b);
+            acc[k] = probe_products(acc[k], a, b);
         }
     }
     UNROLL for (int k = 0; k < 8; k++) __asm__ volatile("" : : "w"(acc[k]));
-    return (double)rounds * 8 * 32;
+    return (double)rounds * 8 * PROBE_OPS;
 }
 
 static inline __attribute__((always_inline)) uint64_t read_streams(const uint8_t *p, size_t each, const size_t n)

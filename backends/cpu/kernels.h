@@ -68,12 +68,13 @@ typedef struct hl_cpu_kernels {
     uint64_t (*probe_read)(const void *data, size_t bytes, uint32_t streams);
 } hl_cpu_kernels;
 
-extern const hl_cpu_kernels hl_kern_scalar, hl_kern_avx2, hl_kern_avxvnni, hl_kern_avx512, hl_kern_avx512_bf16, hl_kern_neon, hl_kern_neon_dotprod;
+extern const hl_cpu_kernels hl_kern_scalar, hl_kern_avx2, hl_kern_avxvnni, hl_kern_avx512, hl_kern_avx512_bf16, hl_kern_neon, hl_kern_neon_dotprod, hl_kern_neon_i8mm;
 
 /* cpu_dispatch.c: NULL-ended, best first, only what this build has (not only what this CPU supports). */
 extern const hl_cpu_kernels *const hl_cpu_tables[];
 int hl_cpu_has_neon(void);
 int hl_cpu_has_dotprod(void);
+int hl_cpu_has_i8mm(void);                             /* and dotprod */
 int hl_cpu_has_avx2(void);                             /* with FMA and F16C */
 int hl_cpu_has_avxvnni(void);                          /* and AVX2 */
 int hl_cpu_has_avx512(void);                           /* F, BW, VL, DQ and VNNI */

@@ -1,4 +1,5 @@
 /* kernels.c: how fast each kernel table is, beside what the machine can do.  Usage: kernels [threads [isa [type]]]
+ *                                                                              kernels once isa type rows     one decode, for counting: instructions.sh
  *
  * Decode reads 256 MiB of weights of one type once per token (GB/s); prefill multiplies 64 tokens by a matrix that fits in the cache
  * (GOPS, a multiplication and an addition are 2).  Each figure is the best of five, all threads busy, each with its own rows.
@@ -103,10 +104,11 @@ static void set_all(work *w, uint32_t n, int what, uint32_t dtype, uint32_t n_ro
     }
 }
 
+static const uint32_t bench_types[] = { HL_Q4_0, HL_Q4_1, HL_Q5_0, HL_Q5_1, HL_Q8_0, HL_IQ4_NL, HL_MXFP4, HL_Q2_K, HL_Q3_K, HL_Q4_K, HL_Q5_K, HL_Q6_K,
+                                        HL_IQ4_XS, HL_F32, HL_F16, HL_BF16 };
+
 static void bench_table(const hl_cpu_kernels *k, work *w, uint32_t n, size_t bytes, const char *only)
 {
-    static const uint32_t types[] = { HL_Q4_0, HL_Q4_1, HL_Q5_0, HL_Q5_1, HL_Q8_0, HL_IQ4_NL, HL_MXFP4, HL_Q2_K, HL_Q3_K, HL_Q4_K, HL_Q5_K, HL_Q6_K,
-                                      HL_IQ4_XS, HL_F32, HL_F16, HL_BF16 };
     for (uint32_t t = 0; t < n; t++) {
         w[t].k = k;
         for (uint32_t it = 0; it < PREFILL_TOK; it++) k->quantize((hl_q8_unit *)(void *)((uint8_t *)w[t].units + it * hl_q8_row_bytes(COLS)), w[t].x + it * COLS, COLS);
@@ -120,26 +122,26 @@ static void bench_table(const hl_cpu_kernels *k, work *w, uint32_t n, size_t byt
     }
     set_all(w, n, 4, HL_F32, 0, 0, 1000);
     printf(" GB/s; quantize %u: %.2f us\n", COLS, measure(w, n) * 1e3);
-    for (size_t i = 0; i < HL_COUNT(types); i++) {
-        const hl_dtype_info *t = hl_dtype(types[i]);
+    for (size_t i = 0; i < HL_COUNT(bench_types); i++) {
+        const hl_dtype_info *t = hl_dtype(bench_types[i]);
         size_t row_bytes = hl_dtype_bytes(t, COLS);
-        int what = t->block > 1 ? 0 : types[i] == HL_F32 ? 1 : 6;
+        int what = t->block > 1 ? 0 : bench_types[i] == HL_F32 ? 1 : 6;
         uint32_t n_rows = (uint32_t)(bytes / row_bytes / 4 / 32 * 32);
         if (only && strcmp(only, t->name) != 0) continue;
-        set_all(w, n, what, types[i], n_rows, 1, 1);
+        set_all(w, n, what, bench_types[i], n_rows, 1, 1);
         for (uint32_t th = 0; th < n; th++) w[th].packed = false;
         double file = (double)row_bytes * n_rows * n / measure(w, n);
         for (uint32_t th = 0; th < n; th++) w[th].packed = what != 1 && k->group;       /* bytes at random are as good as packed ones */
         double decode = (double)row_bytes * n_rows * n / measure(w, n);
-        set_all(w, n, what, types[i], PREFILL_ROWS, PREFILL_TOK, 4);
+        set_all(w, n, what, bench_types[i], PREFILL_ROWS, PREFILL_TOK, 4);
         double prefill = 2.0 * COLS * PREFILL_ROWS * PREFILL_TOK * 4 * n / measure(w, n);
         double few[4];
         for (uint32_t f = 0; f < 4; f++) {
             const uint32_t n_tok = 2u << f, rounds = 40 / n_tok + 2;
-            set_all(w, n, what, types[i], PREFILL_ROWS, n_tok, rounds);
+            set_all(w, n, what, bench_types[i], PREFILL_ROWS, n_tok, rounds);
             few[f] = 2.0 * COLS * PREFILL_ROWS * n_tok * rounds * n / measure(w, n) / 1e9;
         }
-        set_all(w, n, what, types[i], PREFILL_ROWS, 1, 80);
+        set_all(w, n, what, bench_types[i], PREFILL_ROWS, 1, 80);
         double cached = (double)row_bytes * PREFILL_ROWS * 80 * n / measure(w, n);
         printf("%-7s %-7s decode %5.1f GB/s (cached %5.1f, file's layout %5.1f)   prefill %6.1f GOPS (2, 4, 8, 16 tokens %.0f %.0f %.0f %.0f)\n", k->isa, t->name, decode / 1e9, cached / 1e9,
                file / 1e9, prefill / 1e9, few[0], few[1], few[2], few[3]);
@@ -159,8 +161,28 @@ static void bench_table(const hl_cpu_kernels *k, work *w, uint32_t n, size_t byt
     }
 }
 
+/* One token by `rows` packed rows of one type, everything else the same for any number of rows. */
+static int once(const hl_cpu_kernels *k, const char *type, uint32_t rows)
+{
+    work w = { .k = k, .n_rows = rows, .n_tok = 1, .rounds = 1, .packed = true, .dtype = HL_DTYPE_END };
+    for (size_t i = 0; i < HL_COUNT(bench_types); i++) if (strcmp(type, hl_dtype(bench_types[i])->name) == 0) w.dtype = bench_types[i];
+    if (!k || w.dtype == HL_DTYPE_END || rows > PREFILL_ROWS) return 2;
+    w.what = hl_dtype(w.dtype)->block > 1 ? 0 : w.dtype == HL_F32 ? 1 : 6;
+    w.row_bytes = hl_dtype_bytes(hl_dtype(w.dtype), COLS);
+    w.w = large(PREFILL_ROWS * COLS * 4);              /* zeros */
+    w.x = large(COLS * 4);
+    w.y = large(PREFILL_ROWS * 4);
+    w.act = large(hl_q8_row_bytes(COLS));
+    w.scratch = large(1 << 22);
+    k->quantize(w.act, w.x, COLS);
+    pthread_barrier_init(&barrier, NULL, 1);
+    run(&w);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 5 && strcmp(argv[1], "once") == 0) return once(hl_cpu_pick(argv[2]), argv[3], (uint32_t)atoi(argv[4]));
     uint32_t n = argc > 1 ? (uint32_t)atoi(argv[1]) : 1;
     size_t bytes = 256u << 20;
     static work w[MAX_THREADS];

@@ -1,0 +1,28 @@
+/* mck.h: one budget, many classes: of each class exactly one option, the weights' sum in [lo, hi], the costs' sum least.
+ *
+ * Both neuron objectives with one GPU are of this kind: a class per layer (an option per number of batches) and per dense item.
+ * Exact to `tolerance`, whatever the curves look like; at a deadline or too many states the best so far with an honest bound.
+ */
+#ifndef HL_MCK_H
+#define HL_MCK_H
+
+#include "base/base.h"
+
+typedef struct hl_mck {
+    uint32_t n_classes;
+    const uint32_t *first;                             /* [n_classes + 1] of each class's options */
+    const double *w, *c;                               /* [first[n_classes]] weights strictly rising inside a class, >= 0; costs */
+    double lo, hi;
+    double tolerance;                                  /* relative: plans this close to the best are as good */
+    uint64_t deadline_ns;                              /* 0: none */
+    uint32_t max_states;
+    /* out */
+    uint32_t *choice;                                  /* [n_classes] index inside the class */
+    double cost, bound;
+    bool found;
+    bool complete;                                     /* nothing was dropped: when not found there is none */
+} hl_mck;
+
+hl_status hl_mck_solve(hl_mem *mem, hl_mck *p);
+
+#endif

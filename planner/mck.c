@@ -5,6 +5,7 @@
  *    reduced cost exceeds bound-to-plan can be in no better plan: out.  4. Branch and bound, breadth first: class by class, a state is
  *    (weight, cost) of the classes decided; each child is bounded by the relaxation of the classes not decided yet at the weight that is
  *    left (a pointer walk, as states lie sorted by weight), dominated states go, and the most promising are completed to plans.
+ *    It is run with few states first: a quick pass that drops most still gives a good plan, which makes the next pass cut far more.
  * What is cut lies above the best plan less the tolerance, so the bound that is given is the least of what was cut: honest also when the
  * deadline or max_states cuts more.
  */
@@ -13,6 +14,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define GOOD 1e-7                                      /* no further pass for less than this */
 
 typedef struct edge { double slope, dw, dc; uint32_t k, from, to; } edge;      /* of class k, from hull option to the next */
 typedef struct state { double w, c, bound; uint32_t parent, option; } state;
@@ -30,7 +33,9 @@ typedef struct solver {
     uint32_t *at;                                      /* [n] scratch: options of a plan under construction */
     /* the relaxation of the classes after a depth: Phi at rest_w[j] is rest_c[j], straight between */
     double *rest_w, *rest_c; uint32_t *rest_edge; uint32_t n_rest, rest_min;
-    double best, bound, cut;                           /* cut: the least bound of what was put aside */
+    double best, bound;
+    double cut, cut_reduced;                           /* the least bound of what was put aside: in this pass; with an option, for good */
+    uint32_t max_states;                               /* of this pass */
     double eps_w;
     trace **traces; uint32_t *trace_len;
 } solver;
@@ -191,7 +196,7 @@ static void reduce(solver *s, double slope)
             if (!s->alive[i] || b < limit) continue;
             if (s->p->c[i] - slope * s->p->w[i] <= least) continue;        /* one always stays */
             s->alive[i] = false;
-            put_aside(s, b);
+            s->cut_reduced = fmin(s->cut_reduced, b);
         }
     }
 }
@@ -225,26 +230,50 @@ static void choose_order(solver *s)
     for (uint32_t d = 0; d < s->n; d++) { s->order[d] = v[d].option; s->rank[v[d].option] = d; }
 }
 
-/* Sorts by weight and drops dominated states.  A lighter state is better only if no completion of it stays below lo, a heavier one
- * only if none of it exceeds hi; in between only equal weights compare. */
+/* The least cost, by the relaxation, of completions that weigh x0 to x1. */
+static double rest_between(const solver *s, double x0, double x1)
+{
+    if (x0 > x1 || x1 < s->rest_w[0] - s->eps_w || x0 > s->rest_w[s->n_rest] + s->eps_w) return INFINITY;
+    const double x = fmin(fmax(s->rest_w[s->rest_min], x0), x1);
+    uint32_t a = 0, b = s->n_rest;
+    while (a < b) {                                    /* the first point at or after x */
+        const uint32_t mid = a + (b - a) / 2;
+        if (s->rest_w[mid] < x) a = mid + 1;
+        else b = mid;
+    }
+    if (a == 0 || s->rest_w[a] <= x) return s->rest_c[a];
+    return s->rest_c[a - 1] + (s->rest_c[a] - s->rest_c[a - 1]) * ((x - s->rest_w[a - 1]) / (s->rest_w[a] - s->rest_w[a - 1]));
+}
+
+/* y costs no less than x, another weight: is every completion of y in a window edge's shadow, where x's would miss the window, too dear? */
+static bool shadowed(solver *s, const state *x, const state *y, double limit)
+{
+    const double b = y->c + (x->w < y->w ? rest_between(s, s->p->lo - y->w, s->p->lo - x->w) : rest_between(s, s->p->hi - x->w, s->p->hi - y->w));
+    if (b < limit) return false;
+    if (b < INFINITY) put_aside(s, b);
+    return true;
+}
+
+/* Sorts by weight and drops dominated states.  A lighter state is as good as a heavier one of no less cost but for completions that only
+ * the heavier one lifts to lo; a heavier one as good but for those that it carries beyond hi. */
 static uint32_t prune(solver *s, state *v, uint32_t n)
 {
-    const double lightest = s->rest_w[0], heaviest = s->rest_w[s->n_rest];
-    uint32_t kept = 0;
-    double best = INFINITY;
+    const double limit = s->p->found ? s->best - tolerance_of(s) : INFINITY;
+    uint32_t kept = 0, best = 0;
     qsort(v, n, sizeof *v, by_weight);
     for (uint32_t i = 0; i < n; i++) {
-        if (kept && v[i].w - v[kept - 1].w <= 1e-14 * v[i].w && v[i].c >= v[kept - 1].c) continue;
-        if (v[i].c >= best) continue;
-        if (v[i].w + lightest >= s->p->lo) best = v[i].c;
+        if (kept && v[i].c >= v[kept - 1].c && (v[i].w - v[kept - 1].w <= 1e-14 * v[i].w || shadowed(s, &v[kept - 1], &v[i], limit))) continue;
+        if (kept && v[i].c >= v[best].c && best != kept - 1 && shadowed(s, &v[best], &v[i], limit)) continue;
+        if (kept == 0 || v[i].c <= v[best].c) best = kept;
         v[kept++] = v[i];
     }
-    best = INFINITY;
     uint32_t out = kept;
+    best = kept;
     for (uint32_t i = kept; i-- > 0;) {
-        if (v[i].c >= best) continue;
-        if (v[i].w + heaviest <= s->p->hi) best = v[i].c;
+        if (out < kept && v[i].c >= v[out].c && shadowed(s, &v[out], &v[i], limit)) continue;
+        if (out < kept && v[i].c >= v[best].c && best != out && shadowed(s, &v[best], &v[i], limit)) continue;
         v[--out] = v[i];
+        if (best == kept || v[out].c <= v[best].c) best = out;
     }
     memmove(v, v + out, (kept - out) * sizeof *v);
     return kept - out;
@@ -253,12 +282,12 @@ static uint32_t prune(solver *s, state *v, uint32_t n)
 /* Keeps the max_states of the least bounds, sorted by weight. */
 static uint32_t select_best(solver *s, state *v, uint32_t n)
 {
-    if (n <= s->p->max_states) return n;
+    if (n <= s->max_states) return n;
     qsort(v, n, sizeof *v, by_bound);
-    put_aside(s, v[s->p->max_states].bound);
+    put_aside(s, v[s->max_states].bound);
     s->p->complete = false;
-    qsort(v, s->p->max_states, sizeof *v, by_weight);
-    return s->p->max_states;
+    qsort(v, s->max_states, sizeof *v, by_weight);
+    return s->max_states;
 }
 
 static void fill_from_trace(solver *s, uint32_t depth, uint32_t index)
@@ -278,7 +307,7 @@ static hl_status branch(solver *s, uint32_t depth, const state *from, uint32_t n
     for (uint32_t i = s->p->first[k]; i < s->p->first[k + 1]; i++) {
         uint32_t hint = s->rest_min < s->n_rest ? s->rest_min : s->n_rest ? s->n_rest - 1 : 0;
         if (!s->alive[i]) continue;
-        if (n > 4 * s->p->max_states) n = select_best(s, *to, prune(s, *to, n));
+        if (n > 4 * s->max_states) n = select_best(s, *to, prune(s, *to, n));
         if (n + n_from > *cap) {
             const size_t more = HL_MAX((size_t)*cap * 2, (size_t)n + n_from);
             if (more > UINT32_MAX / 2) { rc = HLLM_E_LIMIT; goto done; }
@@ -359,7 +388,7 @@ hl_status hl_mck_solve(hl_mem *mem, hl_mck *p)
 {
     hl_status rc = HLLM_OK;
     const uint32_t n = p->n_classes, n_options = p->first[n];
-    solver s = { .mem = mem, .p = p, .n = n, .best = INFINITY, .cut = INFINITY };
+    solver s = { .mem = mem, .p = p, .n = n, .best = INFINITY, .cut = INFINITY, .cut_reduced = INFINITY };
     uint32_t widest = 1, hint = 0;
     p->found = false; p->complete = true; p->cost = 0; p->bound = 0;
     shrink_window(p);
@@ -381,18 +410,26 @@ hl_status hl_mck_solve(hl_mem *mem, hl_mck *p)
     build_rest(&s, 0);
     s.bound = rest_bound(&s, 0, &hint);
     if (s.bound == INFINITY) goto done;                /* not even parts of options fit */
-    const double slope = multiplier(&s);
+    const double slope = multiplier(&s), root = s.bound;
     complete(&s, 0, 0, 0);
-    if (!p->found || s.bound < s.best - tolerance_of(&s)) {
-        if (p->found) reduce(&s, slope);
+    for (uint32_t pass = 0; pass < 3; pass++) {
+        s.cut = s.cut_reduced;
+        if (p->found && root >= s.best - tolerance_of(&s)) { s.cut = root; break; }
+        if (late(&s) && pass) break;
+        s.max_states = pass == 2 ? p->max_states : HL_MIN(p->max_states, pass ? 3000u : 200u);
+        p->complete = true;
+        s.bound = root;
+        if (p->found) { reduce(&s, slope); s.cut = s.cut_reduced; }
         choose_order(&s);
         build_edges(&s);
         HL_TRY(search(&s));
-    } else put_aside(&s, s.bound);
+        s.bound = fmax(root, fmin(s.best, s.cut));
+        if (p->complete || (p->found && s.best - s.bound <= GOOD * fabs(s.best))) break;
+    }
     if (p->found) {
         p->cost = s.best;
-        p->bound = fmin(s.best, fmax(s.bound, s.cut));
-    } else p->bound = fmax(s.bound, s.cut);
+        p->bound = fmin(s.best, s.bound);
+    } else p->bound = s.bound;
 done:
     hl_free(mem, s.alive); hl_free(mem, s.edges); hl_free(mem, s.hull); hl_free(mem, s.order); hl_free(mem, s.rank);
     hl_free(mem, s.base); hl_free(mem, s.at); hl_free(mem, s.rest_w); hl_free(mem, s.rest_c); hl_free(mem, s.rest_edge);

@@ -14,6 +14,8 @@
 
 #include "mck.h"
 
+#define GOOD 1e-7                                      /* no further pass for less than this */
+
 typedef struct state { double u[HL_MAX_GPUS], sum, c, bound; uint32_t parent, option; int32_t gpu, last; } state;
 typedef struct trace { uint32_t parent, option; int32_t gpu; } trace;
 
@@ -30,7 +32,8 @@ typedef struct solver {
     double *widest_rest;                               /* [n + 1] the most weight that the classes from k on can take */
     int32_t *path;                                     /* [n] the GPU that a class is allowed, per plan tried */
     bool *alive;
-    double best, bound, cut;
+    double best, bound, cut, cut_reduced;
+    uint32_t max_states;                               /* of this pass */
     trace **traces;
 } solver;
 
@@ -177,7 +180,7 @@ static hl_status solve_one(solver *s, uint32_t g, double lo, uint32_t *choice, d
     }
     first[n] = at;
     hl_mck m = { .n_classes = n, .first = first, .w = w, .c = c, .lo = fmax(0, lo), .hi = fmin(s->p->cap[g], all), .tolerance = s->p->tolerance,
-                 .deadline_ns = s->p->deadline_ns, .max_states = 2000, .choice = picked };
+                 .deadline_ns = s->p->deadline_ns, .max_states = 100, .choice = picked };
     HL_TRY(hl_mck_solve(s->mem, &m));
     *found = m.found; *cost = m.cost;
     for (uint32_t k = 0, i = 0; m.found && k < s->n; k++) {
@@ -222,12 +225,37 @@ done:
     return rc;
 }
 
+/* Moves the borders of runs [cut[g], cut[g + 1]) while that gives better plans. */
+static hl_status move_runs(solver *s, uint32_t *cut, uint32_t *choice)
+{
+    hl_status rc = HLLM_OK;
+    const int32_t jump[] = { 0, 1, -1, 4, -4 };
+    bool moved = true, first = true, better;
+    for (uint32_t tries = 0; moved && tries < 60 && !late(s);) {
+        moved = false;
+        for (uint32_t g = 1; g < s->G; g++)
+            for (uint32_t j = first ? 0 : 1; j < HL_COUNT(jump) && !late(s); j++) {
+                const uint32_t was = cut[g];
+                const int64_t to = (int64_t)was + jump[j];
+                if (to < cut[g - 1] || to > cut[g + 1]) continue;
+                cut[g] = (uint32_t)to;
+                for (uint32_t h = 0; h < s->G; h++) for (uint32_t k = cut[h]; k < cut[h + 1]; k++) s->path[k] = (int32_t)h;
+                tries++; first = false;
+                HL_TRY(try_path(s, choice, &better));
+                if (better) moved = true;
+                else cut[g] = was;
+                if (s->p->found && s->best - s->bound <= s->p->tolerance * fabs(s->best)) goto done;
+            }
+    }
+done:
+    return rc;
+}
+
 static hl_status find_plan(solver *s)
 {
     hl_status rc = HLLM_OK;
     uint32_t *choice = NULL, cut[HL_MAX_GPUS + 1];
     const uint32_t n_free = s->p->n_free;
-    bool better;
     HL_NEED(choice = hl_alloc_array(s->mem, s->n, sizeof *choice));
     /* Where each GPU's run begins; a layer that the program left to the CPU belongs to the run around it. */
     uint32_t last = 0;
@@ -241,25 +269,15 @@ static hl_status find_plan(solver *s)
             double least = INFINITY;
             for (uint32_t g = 0; g < s->G; g++) if (s->cheapest[k * s->G + g] < least) { least = s->cheapest[k * s->G + g]; s->path[k] = (int32_t)g; }
         }
-    uint32_t tries = 0;
-    const int32_t jump[] = { 0, 1, -1, 4, -4 };
-    bool moved = true, first = true;
-    while (moved && tries < 120 && !late(s)) {
-        moved = false;
-        for (uint32_t g = 1; g < s->G; g++)
-            for (uint32_t j = first ? 0 : 1; j < HL_COUNT(jump) && !late(s) && tries < 120; j++) {
-                const uint32_t was = cut[g];
-                const int64_t to = (int64_t)was + jump[j];
-                if (to < cut[g - 1] || to > cut[g + 1]) continue;
-                cut[g] = (uint32_t)to;
-                for (uint32_t h = 0; h < s->G; h++) for (uint32_t k = cut[h]; k < cut[h + 1]; k++) s->path[k] = (int32_t)h;
-                tries++; first = false;
-                HL_TRY(try_path(s, choice, &better));
-                if (better) moved = true;
-                else cut[g] = was;
-                if (s->p->found && s->best - s->bound <= s->p->tolerance * fabs(s->best)) goto done;
-            }
+    HL_TRY(move_runs(s, cut, choice));
+    /* The same from runs in proportion to the budgets: where the prices' runs hold too little. */
+    double room = 0, so_far = 0;
+    for (uint32_t g = 0; g < s->G; g++) room += s->p->cap[g];
+    for (uint32_t g = 0; g < s->G && room > 0; g++) {
+        so_far += s->p->cap[g];
+        cut[g + 1] = HL_MIN(s->n, n_free + (uint32_t)floor((s->n - n_free) * (so_far / room) + 0.5));
     }
+    HL_TRY(move_runs(s, cut, choice));
 done:
     hl_free(s->mem, choice);
     return rc;
@@ -286,7 +304,7 @@ static void reduce(solver *s)
         for (uint32_t i = s->p->first[kg]; i < s->p->first[kg + 1]; i++) {
             const double b = s->bound + s->p->c[i] + s->price[kg % s->G] * s->p->w[i] - fmax(least, k < s->p->n_free ? least : s->cheapest[kg]);
             s->alive[i] = !(b >= limit);
-            if (!s->alive[i]) put_aside(s, b);
+            if (!s->alive[i]) s->cut_reduced = fmin(s->cut_reduced, b);
         }
     }
 }
@@ -322,11 +340,11 @@ static uint32_t prune(solver *s, state *v, uint32_t n, uint32_t next)
         for (uint32_t j = kept; j > 0 && kept - j < 400 && !worse; j--) worse = dominates(s, &v[j - 1], &v[i], next);
         if (!worse) v[kept++] = v[i];
     }
-    if (kept <= s->p->max_states) return kept;
+    if (kept <= s->max_states) return kept;
     qsort(v, kept, sizeof *v, by_bound);
-    put_aside(s, v[s->p->max_states].bound);
+    put_aside(s, v[s->max_states].bound);
     s->p->complete = false;
-    return s->p->max_states;
+    return s->max_states;
 }
 
 static hl_status add_child(solver *s, uint32_t k, const state *from, uint32_t parent, int32_t gpu, uint32_t option, state **to, uint32_t *cap, uint32_t *n)
@@ -380,7 +398,7 @@ static hl_status search(solver *s)
         uint32_t n_new = 0;
         for (uint32_t j = 0; j < n; j++) {
             if ((j & 255) == 0 && late(s)) { for (uint32_t i = 0; i < n; i++) put_aside(s, a[i].bound); s->p->complete = false; goto done; }
-            if (n_new > 8 * s->p->max_states) n_new = prune(s, b, n_new, k + 1);
+            if (n_new > 8 * s->max_states) n_new = prune(s, b, n_new, k + 1);
             HL_TRY(add_child(s, k, &a[j], j, -1, UINT32_MAX, &b, &cap_b, &n_new));
             for (uint32_t g = k >= s->p->n_free && a[j].last > 0 ? (uint32_t)a[j].last : 0; g < s->G; g++)
                 for (uint32_t i = s->p->first[k * s->G + g]; i < s->p->first[k * s->G + g + 1]; i++)
@@ -406,7 +424,7 @@ hl_status hl_spread_solve(hl_mem *mem, hl_spread *p)
 {
     hl_status rc = HLLM_OK;
     const uint32_t n = p->n_classes, G = p->n_gpus, n_options = p->first[n * G];
-    solver s = { .mem = mem, .p = p, .n = n, .G = G, .best = INFINITY, .cut = INFINITY };
+    solver s = { .mem = mem, .p = p, .n = n, .G = G, .best = INFINITY, .cut = INFINITY, .cut_reduced = INFINITY };
     p->found = false; p->complete = true; p->cost = 0; p->bound = 0;
     HL_NEED(s.hull = hl_alloc_array(mem, n_options, sizeof *s.hull));
     HL_NEED(s.hull_first = hl_alloc_array(mem, (size_t)n * G + 1, sizeof *s.hull_first));
@@ -426,12 +444,20 @@ hl_status hl_spread_solve(hl_mem *mem, hl_spread *p)
     find_prices(&s);
     HL_TRY(find_plan(&s));
     if (s.p->found) find_prices(&s);                   /* a plan's cost makes better steps */
-    if (!p->found || s.bound < limit_of(&s)) {
+    p->bound = s.bound;
+    for (uint32_t pass = 0; pass < 3; pass++) {
+        if (p->found && s.bound >= limit_of(&s)) break;
+        if (late(&s) && pass) break;
+        s.max_states = pass == 2 ? p->max_states : HL_MIN(p->max_states, pass ? 800u : 100u);
+        p->complete = true;
         reduce(&s);
+        s.cut = s.cut_reduced;
         HL_TRY(search(&s));
-    } else put_aside(&s, s.bound);
+        p->bound = fmax(p->bound, fmin(s.best, s.cut));
+        if (p->complete || (p->found && s.best - p->bound <= GOOD * fabs(s.best))) break;
+    }
     p->cost = p->found ? s.best : 0;
-    p->bound = p->found ? fmin(s.best, fmax(s.bound, s.cut)) : fmax(s.bound, s.cut);
+    if (p->found) p->bound = fmin(p->bound, s.best);
 done:
     hl_free(mem, s.hull); hl_free(mem, s.hull_first); hl_free(mem, s.cheapest); hl_free(mem, s.cheapest_at); hl_free(mem, s.table);
     hl_free(mem, s.free_rest); hl_free(mem, s.widest_rest); hl_free(mem, s.path); hl_free(mem, s.alive);

@@ -44,7 +44,7 @@ static inline void random_neurons(small_neurons *s, bool several, bool dense)
     p->objective = pick(2) ? HL_OBJECTIVE_IMPACT : HL_OBJECTIVE_TIME;
     p->n_gpus = several ? 1 + pick(MAX_G) : 1;
     p->gpu_list = several;
-    p->n_layers = several || dense ? 1 + pick(3) : 1 + pick(4);
+    p->n_layers = several || dense ? 1 + pick(3) : 1 + pick(MAX_L);
     p->n_dense = dense ? pick(MAX_D + 1) : 0;
     p->dense_on = pick(3);
     p->launch_s = pick(2) ? uniform(0, 2e-5) : 0;
@@ -53,7 +53,7 @@ static inline void random_neurons(small_neurons *s, bool several, bool dense)
     const bool equal = pick(2), slow = pick(8) == 0, coarse = pick(4) == 0;
     for (uint32_t l = 0; l < p->n_layers; l++) {
         hl_neuron_layer *x = &s->layers[l];
-        x->n_batches = 1 + pick(several || dense ? 4 : 7);
+        x->n_batches = 1 + pick(several || dense ? 5 : 7);
         x->batch_neurons = 64;
         x->last_batch_neurons = pick(2) ? 64 : 1 + pick(64);
         x->batch_bytes = equal ? 884736 : pick(2) ? 500000 + pick(800000) : one_of(884736, 442368, 663552);
@@ -179,7 +179,7 @@ static inline void random_ring(small_ring *s)
     memset(s, 0, sizeof *s);
     hl_layer_problem *p = &s->p;
     p->n_devices = pick(8) ? 1 + pick(3) : 4 + pick(2);
-    p->n_layers = p->n_devices > 3 ? 1 + pick(4) : 1 + pick(6);
+    p->n_layers = p->n_devices > 3 ? 1 + pick(4) : 1 + pick(8);
     p->latency = pick(2);
     p->layer_bytes = 1e8 + pick(300000000);
     p->kv_bytes_per_layer = pick(2) ? pick(20000000) : 0;

@@ -102,6 +102,8 @@ typedef struct hl_plan_shortage { double bytes_needed, bytes_available; } hl_pla
 typedef struct hl_plan_limits {
     uint64_t deadline_ns;                              /* of hl_now_ns; 0: none.  After it the best plan so far is given, with its gap */
     uint32_t max_states;                               /* 0: the default.  More are dropped, and the bound says what that may cost */
+    uint32_t glpk_memory_mb;                           /* 0: the default */
+    bool per_batch;                                    /* GLPK, impact: the paper's form, a binary per batch (slow; for comparison) */
 } hl_plan_limits;
 
 /* Every number is finite and in range; err names the field.  Every solver wants a problem that was checked. */

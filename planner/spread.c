@@ -420,6 +420,28 @@ done:
     return rc;
 }
 
+/* Plans that cost no time to find: everything on the CPU, or one GPU after the other filled with the longest options that fit. */
+static void first_plan(solver *s)
+{
+    double used[HL_MAX_GPUS] = { 0 }, sum = 0, cost = 0;
+    uint32_t g = 0;
+    for (uint32_t k = 0; k < s->n; k++) {
+        s->p->gpu[k] = -1; s->p->option[k] = UINT32_MAX;
+        for (uint32_t h = k < s->p->n_free ? 0 : g; s->p->lo > 0 && h < s->G && s->p->gpu[k] < 0; h++)
+            for (uint32_t i = s->p->first[k * s->G + h + 1]; i-- > s->p->first[k * s->G + h];) {
+                if (used[h] + s->p->w[i] > s->p->cap[h]) continue;
+                s->p->gpu[k] = (int32_t)h; s->p->option[k] = i;
+                used[h] += s->p->w[i]; sum += s->p->w[i];
+                if (k >= s->p->n_free) g = h;
+                break;
+            }
+        cost += s->p->gpu[k] < 0 ? s->p->cpu_cost[k] : s->p->c[s->p->option[k]];
+    }
+    if (sum < s->p->lo) return;
+    s->best = cost;
+    s->p->found = true;
+}
+
 hl_status hl_spread_solve(hl_mem *mem, hl_spread *p)
 {
     hl_status rc = HLLM_OK;
@@ -440,6 +462,7 @@ hl_status hl_spread_solve(hl_mem *mem, hl_spread *p)
         for (uint32_t g = 0; g < G; g++) if (p->first[k * G + g + 1] > p->first[k * G + g]) widest = fmax(widest, p->w[p->first[k * G + g + 1] - 1]);
         s.widest_rest[k] = s.widest_rest[k + 1] + widest;
     }
+    first_plan(&s);
     build_hulls(&s);
     find_prices(&s);
     HL_TRY(find_plan(&s));

@@ -292,7 +292,7 @@ static inline double brute_value(const hl_layer_problem *p, uint32_t k, const ui
 
 static inline void brute_ring(const hl_layer_problem *p, uint32_t k, uint32_t m, uint32_t left, uint32_t *l, uint32_t *g, double *best)
 {
-    if (m == p->n_devices) {
+    if (m == p->n_devices || m >= MAX_M) {
         if (left == 0) *best = brute_value(p, k, l, g, *best);
         return;
     }

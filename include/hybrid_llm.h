@@ -5,6 +5,7 @@
  * Handles, in order of use; a child keeps its parent alive, so they may be freed in any order:
  *   hllm_runtime   allocator, log, threads, what the machine can do
  *   hllm_model     an opened GGUF file: metadata, tensors, tokenizer, chat template.  Immutable, shareable
+ *   hllm_plan      what lies where, and how fast that will be: numbers, from a file's header alone.  Immutable, shareable
  *   hllm_engine    a model's weights in memory, ready to compute.  Immutable, shareable
  *   hllm_session   one conversation: KV cache, position, sampling
  *
@@ -150,7 +151,11 @@ HLLM_API hllm_status hllm_progress_cancel(hllm_progress *p);
 
 /* ---- model -------------------------------------------------------------------------------------------------------- */
 
-enum { HLLM_MODEL_VOCAB_ONLY = 1 };   /* tensors may be absent; only metadata and tokenizer functions work */
+enum {
+    HLLM_MODEL_VOCAB_ONLY  = 1,       /* tensors may be absent; only metadata and tokenizer functions work */
+    HLLM_MODEL_HEADER_ONLY = 2        /* the tensors' data may be missing (a download that has only begun): for hllm_plan_solve and
+                                         hllm_model_memory; such a model gives no engine */
+};
 
 typedef struct hllm_model_options {
     uint32_t struct_size;
@@ -293,6 +298,119 @@ HLLM_API hllm_status hllm_chat_render(const hllm_model *m, const hllm_chat_messa
  * template may write (but for white space), whatever type the file gives them: message texts cannot forge one. */
 HLLM_API hllm_status hllm_chat_tokenize(const hllm_model *m, const hllm_chat_message *messages, size_t n,
                                         const hllm_chat_options *opt, int32_t *out, size_t cap, size_t *n_out);
+
+/* ---- plans -------------------------------------------------------------------------------------------------------- */
+
+/* Which neurons of each layer's FFN lie on a GPU, which dense parts, and which layers on which machine of a ring; with what that makes
+ * of a token's time.  Pure data: made for machines that one does not have, too, and shipped as JSON (a file's format and the problems':
+ * planner/plan_io.c).  Every plan, whoever made it, is verified before it becomes a handle. */
+typedef struct hllm_plan hllm_plan;
+
+enum { HLLM_OBJECTIVE_AUTO = 0, HLLM_OBJECTIVE_TIME = 1, HLLM_OBJECTIVE_IMPACT = 2 };
+/* auto: the built-in solvers, and libhybridllm-glpk.so beside them where it is found: the better plan, the tighter bound. */
+enum { HLLM_SOLVER_AUTO = 0, HLLM_SOLVER_BUILTIN = 1, HLLM_SOLVER_GLPK = 2 };
+
+/* Filled when a plan is impossible (HLLM_E_NOMEM); all 0 with any other result. */
+typedef struct hllm_plan_shortage {
+    uint32_t struct_size;
+    uint32_t n_ctx_fits;              /* hllm_plan_solve: the longest context that would fit; 0: none */
+    uint64_t bytes_needed;            /* what the CPU's budget leaves for GPUs */
+    uint64_t bytes_available;         /* the most that the GPUs can take of it */
+} hllm_plan_shortage;
+
+typedef struct hllm_plan_gpu {
+    uint32_t struct_size;
+    uint32_t reserved0;
+    uint64_t budget_bytes;
+    double bytes_per_s;               /* reads of its memory */
+    double sync_s;                    /* one hand-over between CPU and GPU in a layer; 0: 30 microseconds */
+} hllm_plan_gpu;
+
+typedef struct hllm_plan_options {
+    uint32_t struct_size;
+    uint32_t objective;               /* HLLM_OBJECTIVE_...; auto: the problem's own, else time */
+    uint32_t solver;                  /* HLLM_SOLVER_... */
+    uint32_t flags;                   /* 0 */
+    double time_limit_s;              /* after it the best plan so far, with its gap; 0: 10 seconds */
+    const char *module_dir;           /* where libhybridllm-glpk.so lies; NULL: beside this library */
+    hllm_plan_shortage *shortage;     /* may be NULL */
+    /* The rest is for hllm_plan_solve. */
+    uint32_t n_ctx;                   /* as in hllm_session_options */
+    uint32_t kv;                      /* HLLM_KV_... */
+    uint64_t cpu_budget_bytes;        /* 0: what the machine has available now */
+    double cpu_bytes_per_s;           /* 0: measured now (half a second) */
+    const hllm_plan_gpu *gpus;        /* [n_gpus]; layers' GPU parts follow this order */
+    uint32_t n_gpus;
+    uint32_t reserved0;
+} hllm_plan_options;
+
+/* A plan for a model, of which only the header is read.  Without statistics of activations every neuron counts alike (dense).
+ * HLLM_E_NOMEM: impossible; the text has bytes needed and available, and the longest context that would fit.  HLLM_E_TIMEOUT: no
+ * admissible plan was found in the time.  opt may be NULL.  Errors are on m. */
+HLLM_API hllm_status hllm_plan_solve(const hllm_model *m, const hllm_plan_options *opt, hllm_plan **out);
+/* A plan for a problem given as JSON.  Errors (HLLM_E_FORMAT and others: the text names the key) are on rt. */
+HLLM_API hllm_status hllm_plan_solve_problem(hllm_runtime *rt, const char *json, size_t bytes, const hllm_plan_options *opt, hllm_plan **out);
+/* Reads a plan file's text.  HLLM_E_VERSION: a later format.  HLLM_E_MISMATCH: it is not admissible, or not worth what it says. */
+HLLM_API hllm_status hllm_plan_read(hllm_runtime *rt, const char *json, size_t bytes, hllm_plan **out);
+HLLM_API void hllm_plan_free(hllm_plan *p);
+HLLM_API size_t hllm_plan_last_error(const hllm_plan *p, char *buf, size_t cap);
+
+enum { HLLM_PLAN_CHECK_MACHINE = 1 };
+/* Was it made for this model (header, tensor table and size equal)?  With HLLM_PLAN_CHECK_MACHINE also: can this machine, as it is now,
+ * hold what the plan puts on it?  m may be NULL.  HLLM_E_MISMATCH: the text, on p, says what differs; HLLM_E_NOMEM: both numbers. */
+HLLM_API hllm_status hllm_plan_check(const hllm_plan *p, const hllm_model *m, uint32_t flags);
+
+enum { HLLM_PLAN_ANSWER = 1 };        /* only the answer, in the format of the problems */
+/* The plan as JSON: a file's text, or the answer alone.  *bytes_out without a NUL; HLLM_E_BUFFER when it is above cap. */
+HLLM_API hllm_status hllm_plan_write(const hllm_plan *p, uint32_t flags, char *buf, size_t cap, size_t *bytes_out);
+/* The plan as a picture (SVG). */
+HLLM_API hllm_status hllm_plan_draw(const hllm_plan *p, char *buf, size_t cap, size_t *bytes_out);
+
+enum { HLLM_PLAN_NEURON = 1, HLLM_PLAN_LAYER = 2 };
+typedef struct hllm_plan_info {
+    uint32_t struct_size;
+    uint32_t kind;                    /* HLLM_PLAN_... */
+    uint32_t objective_kind;          /* HLLM_OBJECTIVE_TIME or _IMPACT: what objective and bound are */
+    uint32_t n_layers, n_devices;     /* devices: the CPU and the GPUs, or the ring's machines */
+    uint32_t k;                       /* rounds of a ring; else 0 */
+    double objective, bound, gap;     /* seconds or expected activations; gap = |objective - bound| / |bound| */
+    double seconds_per_token;         /* predicted */
+    double solve_s;
+    const char *solver;               /* "builtin", "glpk", "file", or a method's name */
+    uint64_t model_hash;              /* 0: made for no file */
+    uint64_t model_bytes;
+    uint32_t n_ctx;                   /* that the KV cache was sized for; 0: not a model's plan */
+    uint32_t uniform;                 /* 1: no statistics of activations were there */
+} hllm_plan_info;
+HLLM_API hllm_status hllm_plan_get_info(const hllm_plan *p, hllm_plan_info *out);
+
+typedef struct hllm_plan_device {
+    uint32_t struct_size;
+    uint32_t n_parts;
+    uint32_t n_layers, n_layers_gpu;  /* of a ring's machine */
+    uint64_t budget_bytes, bytes;
+    double seconds;                   /* per token that it is busy; devices may be so at the same time */
+    const char *name;
+} hllm_plan_device;
+HLLM_API hllm_status hllm_plan_get_device(const hllm_plan *p, uint32_t index, hllm_plan_device *out);
+
+typedef struct hllm_plan_part {
+    uint32_t struct_size;
+    uint32_t reserved0;
+    uint64_t bytes;
+    double seconds;
+    const char *kind;                 /* "attention", "ffn_hot", "ffn_cold", "head", "embedding", "kv", "predictor", "scratch", ... */
+} hllm_plan_part;
+HLLM_API hllm_status hllm_plan_get_part(const hllm_plan *p, uint32_t device, uint32_t index, hllm_plan_part *out);
+
+typedef struct hllm_plan_layer {
+    uint32_t struct_size;
+    int32_t  gpu;                     /* index among the GPUs of the device that holds its hot part; -1: none */
+    uint64_t n_neurons, n_neurons_gpu;
+    uint32_t device;                  /* of a ring: the machine; else 0 */
+    uint32_t on_gpu;                  /* of a ring: 1 when that machine's GPU holds the layer */
+} hllm_plan_layer;
+HLLM_API hllm_status hllm_plan_get_layer(const hllm_plan *p, uint32_t index, hllm_plan_layer *out);
 
 /* ---- engine ------------------------------------------------------------------------------------------------------- */
 

@@ -547,7 +547,6 @@ static hl_status neurons(const hl_planner_core *core, hl_mem *mem, const hl_neur
     plan->objective = value;
     plan->bound = impact ? fmax(value, j->bound) : fmin(value, j->bound);
     plan->gap = plan->objective == plan->bound ? 0 : plan->bound == 0 ? 1 : fabs(value - plan->bound) / fabs(plan->bound);
-    plan->solver = "glpk";
     plan->solve_s = (double)(core->now_ns() - begin) * 1e-9;
 done:
     if (j) free_job(j);
@@ -673,6 +672,7 @@ static bool build_ring(job *j, uint32_t k, double limit, double *found)
         }
     }
     const char *why = optimise(j, P);
+    if (!why && glp_mip_obj_val(P) > limit * (1 + 5e-7)) why = "no solution";
     if (!why) {
         j->plan->k = k;
         for (uint32_t m = 0; m < M; m++) {
@@ -694,7 +694,10 @@ static void build_rings(job *j)
         if (p->n_layers % k) continue;
         if (j->core->now_ns() > j->deadline_ns) { complete = false; break; }
         j->bound = 0;
-        if (build_ring(j, k, best < DBL_MAX ? best * (1 - 1e-9) : DBL_MAX, &found)) { best = fmin(best, found); bound = fmin(bound, j->bound); }
+        /* A larger k has to be better by more than GLPK keeps its rows to. */
+        const double limit = best < DBL_MAX ? best * (1 - 1e-6) : DBL_MAX;
+        if (build_ring(j, k, limit, &found)) { best = fmin(best, found); bound = fmin(bound, j->bound); }
+        else if (best < DBL_MAX && strcmp(j->why, "no solution") == 0) bound = fmin(bound, limit);
         else if (strcmp(j->why, "no solution") != 0) { bound = fmin(bound, j->bound); complete = false; }
     }
     if (best == DBL_MAX) { j->rc = HLLM_E_TIMEOUT; return; }
@@ -719,7 +722,6 @@ static hl_status layers(const hl_planner_core *core, hl_mem *mem, const hl_layer
     HL_TRY(on_thread(j));
     plan->bound = j->bound * 1e-3;
     plan->objective = j->best * 1e-3;
-    plan->solver = "glpk";
     plan->solve_s = (double)(core->now_ns() - begin) * 1e-9;
 done:
     if (j) free_job(j);

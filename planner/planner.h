@@ -134,7 +134,7 @@ typedef struct hl_planner_core {
     uint64_t (*now_ns)(void);
 } hl_planner_core;
 
-/* HLLM_E_UNSUPPORTED: something that it does not model; the text names it.  HLLM_E_TIMEOUT: no plan in the time and memory given. */
+/* The caller names the solver in the plan.  HLLM_E_UNSUPPORTED: something that it does not model; the text names it.  HLLM_E_TIMEOUT: no plan in the time and memory given. */
 typedef struct hl_planner_module {
     uint32_t abi;
     const char *name;

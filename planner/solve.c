@@ -9,6 +9,8 @@
 #define AGREE 1e-9                                     /* a solver's own objective against check.c's; and what counts as better */
 #define AGREE_GLPK 1e-5                                /* its simplex keeps rows to about 1e-7 */
 
+static const char name_glpk[] = "glpk";                /* ours: the module's own text goes when it is closed */
+
 static hl_status differs(const char *solver, double said, double is, hl_error *err)
 {
     char a[32], b[32];
@@ -37,6 +39,7 @@ static hl_status second_opinion(hl_mem *mem, const hl_neuron_problem *p, const h
     HL_TRY(hl_neuron_plan_new(mem, p, &other));
     rc = glpk->neurons(glpk->core, mem, p, limits, other, NULL);
     if (rc != HLLM_OK || hl_neuron_plan_value(mem, p, other, NULL) != HLLM_OK) { rc = rc == HLLM_E_NOMEM ? rc : HLLM_OK; goto done; }
+    other->solver = name_glpk;
     const double bound = sign * fmax(sign * plan->bound, fmin(sign * other->bound, sign * plan->objective)), solve_s = plan->solve_s + other->solve_s;
     if (sign * other->objective < sign * plan->objective - AGREE * fabs(plan->objective)) copy_neuron_plan(p, other, plan);
     plan->bound = bound;
@@ -75,6 +78,7 @@ hl_status hl_plan_neurons(hl_mem *mem, const hl_neuron_problem *p, uint32_t solv
         if (rc == HLLM_E_TIMEOUT && hl_neuron_solve(mem, p, limits, plan, shortage, NULL) == HLLM_E_NOMEM) rc = hl_neuron_solve(mem, p, limits, plan, shortage, err);
         if (rc != HLLM_OK) goto done;
     } else HL_TRY(hl_neuron_solve(mem, p, limits, plan, shortage, err));
+    if (only_glpk) plan->solver = name_glpk;
     const double said = plan->objective;
     HL_TRY(hl_neuron_plan_value(mem, p, plan, err));
     if (!agree(said, plan->objective, only_glpk)) { rc = differs(plan->solver, said, plan->objective, err); goto done; }
@@ -106,6 +110,7 @@ hl_status hl_plan_layers(hl_mem *mem, const hl_layer_problem *p, uint32_t solver
     if (solver == HL_SOLVER_GLPK && !glpk) { rc = hl_fail(err, HLLM_E_NOT_FOUND, "there is no GLPK module"); goto done; }
     if (solver == HL_SOLVER_GLPK) HL_TRY(glpk->layers(glpk->core, mem, p, limits, plan, err));
     else HL_TRY(hl_layer_solve(mem, p, limits, plan, err));
+    if (solver == HL_SOLVER_GLPK) plan->solver = name_glpk;
     const double said = plan->objective;
     HL_TRY(hl_layer_plan_value(p, plan, err));
     if (!agree(said, plan->objective, solver == HL_SOLVER_GLPK)) { rc = differs(plan->solver, said, plan->objective, err); goto done; }
@@ -115,7 +120,7 @@ hl_status hl_plan_layers(hl_mem *mem, const hl_layer_problem *p, uint32_t solver
     memset(&other, 0, sizeof other);
     if (glpk->layers(glpk->core, mem, p, limits, &other, NULL) != HLLM_OK || hl_layer_plan_value(p, &other, NULL) != HLLM_OK) goto done;
     const double bound = fmax(plan->bound, fmin(other.bound, plan->objective));
-    if (other.objective < plan->objective * (1 - AGREE)) *plan = other;
+    if (other.objective < plan->objective * (1 - AGREE)) { *plan = other; plan->solver = name_glpk; }
     plan->bound = fmin(bound, plan->objective);
     plan->gap = hl_plan_gap(plan->objective, plan->bound);
 done:

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALL = 511, SAMPLING = CMD_RUN | CMD_CHAT };
-enum { K_FLAG, K_PATH, K_TEXT, K_U32, K_I32, K_U64, K_FLOAT, K_WORD, K_BIAS, K_STOP, K_LATER };
+enum { ALL = 1023, SAMPLING = CMD_RUN | CMD_CHAT };
+enum { K_FLAG, K_PATH, K_TEXT, K_U32, K_I32, K_U64, K_FLOAT, K_WORD, K_BIAS, K_STOP, K_DOUBLE, K_GPU, K_LATER };
 
 typedef struct flag {
     const char *name;
@@ -72,8 +72,20 @@ static const flag flags[] = {
     { "--depth", CMD_BENCH, K_U32, AT(depth), 0, U32_MAX, NULL },
     { "--sessions", CMD_BENCH, K_U32, AT(sessions), 0, 256, NULL },
     { "--remeasure", CMD_DEVICES, K_FLAG, AT(remeasure), 0, 0, NULL },
+    { "--problem", CMD_PLAN, K_PATH, AT(problem), 0, 0, NULL },
+    { "-o", CMD_PLAN, K_PATH, AT(plan_out), 0, 0, NULL },
+    { "--svg", CMD_PLAN, K_PATH, AT(svg), 0, 0, NULL },
+    { "--objective", CMD_PLAN, K_WORD, AT(objective), 0, 0, "auto|time|impact" },
+    { "--solver", CMD_PLAN, K_WORD, AT(solver), 0, 0, "auto|builtin|glpk" },
+    { "--time-limit", CMD_PLAN, K_DOUBLE, AT(time_limit), 0, 1e6, NULL },
+    { "--cpu-bytes", CMD_PLAN, K_U64, AT(cpu_bytes), 0, 0, NULL },
+    { "--cpu-bandwidth", CMD_PLAN, K_DOUBLE, AT(cpu_bandwidth), 0, 1e18, NULL },
+    { "--gpu-bytes", CMD_PLAN, K_GPU, offsetof(hllm_plan_gpu, budget_bytes), 0, 9e15, NULL },
+    { "--gpu-bandwidth", CMD_PLAN, K_GPU, offsetof(hllm_plan_gpu, bytes_per_s), 1, 1e18, NULL },
+    { "--sync", CMD_PLAN, K_GPU, offsetof(hllm_plan_gpu, sync_s), 0, 1e6, NULL },
+    { "--backend-dir", CMD_PLAN, K_PATH, AT(backend_dir), 0, 0, NULL },
     { "--plan", ALL, K_LATER, 0, 0, 0, NULL },
-    { "--backend-dir", ALL, K_LATER, 0, 0, 0, NULL },
+    { "--backend-dir", ALL & ~CMD_PLAN, K_LATER, 0, 0, 0, NULL },
     { "--profile", ALL, K_LATER, 0, 0, 0, NULL },
     { "--trace", ALL, K_LATER, 0, 0, 0, NULL },
     { "--ring", ALL, K_LATER, 0, 0, 0, NULL },
@@ -88,7 +100,7 @@ static const flag flags[] = {
 static const struct { const char *name; uint32_t command; } commands[] = {
     { "run", CMD_RUN }, { "chat", CMD_CHAT }, { "tokenize", CMD_TOKENIZE }, { "detokenize", CMD_DETOKENIZE },
     { "score", CMD_SCORE }, { "perplexity", CMD_PERPLEXITY }, { "inspect", CMD_INSPECT }, { "bench", CMD_BENCH },
-    { "devices", CMD_DEVICES },
+    { "devices", CMD_DEVICES }, { "plan", CMD_PLAN },
 };
 
 const char *cli_command_name(uint32_t command)
@@ -186,6 +198,32 @@ static int parse_bias(cli_options *o, const flag *f, const char *value)
     return 0;
 }
 
+static int parse_double(const cli_options *o, const flag *f, const char *value, double *out)
+{
+    char *end;
+    const double v = strtod(value, &end);
+    if (end == value || *end || !isfinite(v)) return cli_usage(o, "%s: '%s' is not a number", f->name, value);
+    if (v < f->lo || v > f->hi) return cli_usage(o, "%s: %s is not between %g and %g", f->name, value, f->lo, f->hi);
+    *out = v;
+    return 0;
+}
+
+/* --gpu-bytes begins a GPU, the others belong to the last one. */
+static int parse_gpu(cli_options *o, const flag *f, const char *value)
+{
+    double v = 0;
+    const int rc = parse_double(o, f, value, &v);
+    if (rc) return rc;
+    if (f->field == offsetof(hllm_plan_gpu, budget_bytes)) {
+        hllm_plan_gpu *all = realloc(o->gpus, (o->n_gpus + 1) * sizeof *all);
+        if (!all) return cli_error(o, "out of memory");
+        o->gpus = all;
+        o->gpus[o->n_gpus++] = (hllm_plan_gpu){ .struct_size = sizeof *all, .budget_bytes = (uint64_t)v };
+    } else if (o->n_gpus == 0) return cli_usage(o, "%s: --gpu-bytes comes before it", f->name);
+    else *(double *)(void *)((char *)&o->gpus[o->n_gpus - 1] + f->field) = v;
+    return 0;
+}
+
 static int parse_stop(cli_options *o, const char *value)
 {
     const char **all = realloc(o->stop, (o->n_stop + 1) * sizeof *all);
@@ -212,6 +250,8 @@ static int set_value(cli_options *o, const flag *f, const char *value)
     case K_FLOAT: return parse_float(o, f, value, field);
     case K_WORD:  return parse_word(o, f, value, field);
     case K_BIAS:  return parse_bias(o, f, value);
+    case K_DOUBLE: return parse_double(o, f, value, field);
+    case K_GPU:   return parse_gpu(o, f, value);
     default:      return parse_stop(o, value);
     }
 }
@@ -221,6 +261,13 @@ static int check(const cli_options *o)
 {
     if (o->mode != 0) return cli_usage(o, "--mode %s comes with a later version", o->mode == 1 ? "predicted" : "thresholded");
     const bool list = o->chat_template && strcmp(o->chat_template, "list") == 0;
+    if (o->command == CMD_PLAN) {
+        if (!o->model == !o->problem) return cli_usage(o, o->model ? "-m and --problem exclude each other" : "-m MODEL or --problem FILE is missing");
+        if (o->problem && (o->n_gpus || o->cpu_bytes || o->cpu_bandwidth > 0)) return cli_usage(o, "the problem itself says what the machine has: no --gpu-... and --cpu-... with --problem");
+        for (uint32_t g = 0; g < o->n_gpus; g++)
+            if (o->gpus[g].bytes_per_s <= 0) return cli_usage(o, "--gpu-bandwidth is missing for the %s--gpu-bytes", o->n_gpus > 1 ? "one or other " : "");
+        return 0;
+    }
     if (o->command != CMD_DEVICES && !o->model && !list)
         return o->command == CMD_INSPECT ? cli_usage(o, "which file?") : cli_usage(o, "-m MODEL is missing");
     if (o->command == CMD_PERPLEXITY && !o->file) return cli_usage(o, "-f FILE is missing");
@@ -267,4 +314,5 @@ void cli_options_free(cli_options *o)
 {
     free(o->bias);
     free(o->stop);
+    free(o->gpus);
 }

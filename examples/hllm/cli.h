@@ -23,7 +23,7 @@ enum { EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 enum {
     CMD_RUN = 1, CMD_CHAT = 2, CMD_TOKENIZE = 4, CMD_DETOKENIZE = 8, CMD_SCORE = 16, CMD_PERPLEXITY = 32, CMD_INSPECT = 64,
-    CMD_BENCH = 128, CMD_DEVICES = 256
+    CMD_BENCH = 128, CMD_DEVICES = 256, CMD_PLAN = 512
 };
 
 /* 0 is the default of every field, as in the library. */
@@ -50,6 +50,11 @@ typedef struct cli_options {
     uint32_t n_top, n_greedy;                          /* score */
     uint32_t n_prompt, reps, depth, sessions;          /* bench */
     bool remeasure;                                    /* devices */
+    const char *problem, *plan_out, *svg, *backend_dir;                  /* plan */
+    uint32_t objective, solver;                        /* HLLM_OBJECTIVE_..., HLLM_SOLVER_... */
+    double time_limit, cpu_bandwidth;
+    uint64_t cpu_bytes;
+    hllm_plan_gpu *gpus; uint32_t n_gpus;
 } cli_options;
 
 /* Reads argv after the command's name.  Returns 0, or EXIT_USAGE after naming the flag on stderr.  Free with cli_options_free. */
@@ -161,5 +166,7 @@ int cmd_perplexity(const cli_options *o);
 int cmd_inspect(const cli_options *o);
 int cmd_bench(const cli_options *o);
 int cmd_devices(const cli_options *o);
+int cmd_plan(const cli_options *o);
+void cli_print_plan(const hllm_plan *p);               /* the table for people; inspect shows it, too */
 
 #endif

@@ -1,4 +1,4 @@
-/* inspect.c: `hllm inspect`: what is in a GGUF file, whether it runs here, and the memory that it needs.
+/* inspect.c: `hllm inspect`: what is in a GGUF file, whether it runs here, and the memory that it needs; or what a plan says.
  *
  * A file that cannot run (an architecture or a quantisation that is not known, no tensors) is opened again for its metadata and
  * vocabulary, and the reason is shown.  --json gives every key too; of arrays above 16 elements only type and length.
@@ -228,9 +228,42 @@ static int open_either(report *r, const cli_options *o)
     return rc == HLLM_OK ? 0 : cli_fail(&r->c, AT_MODEL, rc);
 }
 
+/* A plan begins as JSON does. */
+static bool is_plan(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    const int first = f ? getc(f) : EOF;
+    if (f) fclose(f);
+    return first == '{';
+}
+
+static int inspect_plan(const cli_options *o)
+{
+    cli c;
+    cli_bytes text = { 0 };
+    hllm_plan *p = NULL;
+    size_t n = 0;
+    int code = cli_open_runtime(&c, o);
+    if (!code && (code = cli_read_all(o, o->model, &text)) == 0) {
+        hllm_status rc = hllm_plan_read(c.rt, text.data, text.n, &p);
+        if (rc != HLLM_OK) code = cli_fail(&c, AT_RUNTIME, rc);
+        else if (!o->json) cli_print_plan(p);
+        else if (hllm_plan_write(p, HLLM_PLAN_ANSWER, NULL, 0, &n) == HLLM_E_BUFFER) {
+            char *s = cli_alloc(n, 1);
+            if (hllm_plan_write(p, HLLM_PLAN_ANSWER, s, n, &n) == HLLM_OK) { fwrite(s, 1, n, stdout); putchar('\n'); }
+            free(s);
+        }
+    }
+    free(text.data);
+    hllm_plan_free(p);
+    cli_close(&c);
+    return code;
+}
+
 int cmd_inspect(const cli_options *o)
 {
     report r;
+    if (is_plan(o->model)) return inspect_plan(o);
     memset(&r, 0, sizeof r);
     int code = open_either(&r, o);
     if (!code) {

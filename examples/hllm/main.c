@@ -12,9 +12,10 @@ static const char usage[] =
     "  hllm detokenize -m MODEL       token ids to bytes\n"
     "  hllm score -m MODEL            log-probabilities of every token of a text\n"
     "  hllm perplexity -m MODEL -f F  how well a model predicts a file\n"
-    "  hllm inspect FILE              what is in a GGUF file and what it needs\n"
+    "  hllm inspect FILE              what is in a GGUF file (or a plan), what it needs\n"
     "  hllm bench -m MODEL            speed, beside the limits of the machine\n"
     "  hllm devices                   this machine\n"
+    "  hllm plan -m MODEL             what would go where, and how fast that would be\n"
     "\n"
     "MODEL is a GGUF file.  hllm COMMAND --help shows a command's flags.\n"
     "For every command, 0 always meaning the default:\n"
@@ -118,6 +119,21 @@ static const char help_devices[] =
     "--remeasure           measure again (this version always measures)\n"
     "-t THREADS  --isa NAME  --json\n";
 
+static const char help_plan[] =
+    "hllm plan -m MODEL | --problem P.json   what goes where, how fast that will be\n"
+    "\n"
+    "--gpu-bytes N --gpu-bandwidth B [--sync S]   a GPU (again for each): its bytes,\n"
+    "                      bytes per second, seconds per hand-over (3e-5)\n"
+    "--cpu-bytes N  --cpu-bandwidth B   (available now; measured now)\n"
+    "--objective time|impact    a token's time, or activations on GPUs (time)\n"
+    "--solver auto|builtin|glpk GLPK where its module is found\n"
+    "--time-limit S        after it the best plan so far, with its gap (10)\n"
+    "--backend-dir DIR     where the GLPK module lies (beside the library)\n"
+    "-o PLAN.json          the plan as a file\n"
+    "--svg FILE            the plan as a picture\n"
+    "-c CONTEXT  --kv f16|f32|q8_0  --json\n"
+    "Of the model only the header is read: the file may be incomplete.\n";
+
 static const struct {
     const char *name, *help;
     int (*run)(const cli_options *o);
@@ -126,8 +142,9 @@ static const struct {
     { "detokenize", help_detokenize, cmd_detokenize }, { "score", help_score, cmd_score },
     { "perplexity", help_perplexity, cmd_perplexity }, { "inspect", help_inspect, cmd_inspect },
     { "bench", help_bench, cmd_bench }, { "devices", help_devices, cmd_devices },
+    { "plan", help_plan, cmd_plan },
 };
-static const char *const later[] = { "prepare", "plan", "ring" };
+static const char *const later[] = { "prepare", "ring" };
 
 static int run_command(int argc, char **argv)
 {

@@ -546,7 +546,7 @@ static hl_status place(cursor *c, hl_gguf_header *h, uint32_t flags)
             return fail(c, HLLM_E_FORMAT, "offset %" PRIu64 " is no multiple of the alignment %" PRIu32, t->at, c->alignment);
         if (hl_add_u64(t->at, data_at, &t->at) != HLLM_OK || hl_add_u64(t->at, t->bytes, &end) != HLLM_OK)
             return fail(c, HLLM_E_FORMAT, "offset %" PRIu64 " and %" PRIu64 " bytes do not fit in 64 bits", t->at, t->bytes);
-        if (end > c->file_bytes && !(flags & HLLM_MODEL_VOCAB_ONLY))
+        if (end > c->file_bytes && !(flags & (HLLM_MODEL_VOCAB_ONLY | HLLM_MODEL_HEADER_ONLY)))
             return fail(c, HLLM_E_TRUNCATED, "its %" PRIu64 " bytes end at %" PRIu64 ", but the file ends at %" PRIu64, t->bytes, end,
                         c->file_bytes);
         h->data_end = HL_MAX(h->data_end, end);

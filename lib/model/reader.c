@@ -51,7 +51,7 @@ static hl_status read_header(const hl_env *env, hl_error *err, const hl_file *f,
         hl_free(env->mem, *data);
         *data = p;
     }
-    if (!(flags & HLLM_MODEL_VOCAB_ONLY) && f->bytes - h->data_end >= TRAILING_WARN)
+    if (!(flags & HLLM_MODEL_VOCAB_ONLY) && f->bytes > h->data_end && f->bytes - h->data_end >= TRAILING_WARN)
         hl_log_write(env->log, HLLM_LOG_WARNING, "%s: %" PRIu64 " bytes after the last tensor's end (at byte %" PRIu64 ") are ignored",
                      f->path, f->bytes - h->data_end, h->data_end);
 done:
@@ -136,6 +136,9 @@ static void count_bytes(hl_gguf *g, const uint8_t *data, const hl_gguf_header *h
     g->file_bytes += f->bytes;
     g->header_hash = hl_hash(data, (size_t)h->bytes, g->header_hash);
     g->header_hash = hl_hash(&f->bytes, sizeof f->bytes, g->header_hash);
+    g->table_hash = hl_hash(data, (size_t)h->bytes, g->table_hash);
+    g->table_hash = hl_hash(&h->data_end, sizeof h->data_end, g->table_hash);
+    g->data_bytes += h->data_end;
 }
 
 /* Opens shard i (from 1 on) of g. */

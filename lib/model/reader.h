@@ -38,12 +38,15 @@ typedef struct hl_gguf {
     hl_gguf_tensor *tensors;         /* of all shards, in file order */
     hl_file *shards;                 /* [n_shards] */
     uint64_t file_bytes;             /* of all shards */
-    uint64_t header_hash;            /* over headers and sizes of all shards: names this model in session files and plans */
+    uint64_t header_hash;            /* over headers and sizes of all shards: names this model in session files */
+    uint64_t table_hash;             /* over headers and where the tensors' data end: the same when data is still missing.  For plans */
+    uint64_t data_bytes;             /* the sum of those ends: file_bytes less what follows the last tensor */
     struct hl_gguf_private *own;     /* header bytes, name indexes */
 } hl_gguf;
 
 /* Opens path (and, when it is the first of a split set, the others beside it).  flags: HLLM_MODEL_... of the public header; with
- * HLLM_MODEL_VOCAB_ONLY other shards are not opened and tensors' data may be missing from the file: do not read them then.
+ * HLLM_MODEL_VOCAB_ONLY other shards are not opened and tensors' data may be missing from the file, with HLLM_MODEL_HEADER_ONLY only
+ * the latter: do not read them then.
  * Takes nothing; returns owned (free with hl_gguf_free).  Warnings go to env->log, which may be NULL. */
 hl_status hl_gguf_open(const hl_env *env, hl_error *err, const char *path, uint32_t flags, hl_progress *progress, hl_gguf **out);
 hl_status hl_gguf_open_fd(const hl_env *env, hl_error *err, int fd, uint64_t offset, uint64_t length, uint32_t flags,

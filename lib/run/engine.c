@@ -422,6 +422,7 @@ hl_status hl_engine_new(hllm_model *m, const hllm_engine_options *opt, hllm_engi
     const hl_env *env = &m->rt->env;
     *out = NULL;
     if (!m->model->family) return hl_fail(&m->err, HLLM_E_STATE, "%s: the model was opened for its vocabulary only", hl_gguf_path(m->model->gguf));
+    if (m->flags & HLLM_MODEL_HEADER_ONLY) return hl_fail(&m->err, HLLM_E_STATE, "%s: the model was opened for its header only", hl_gguf_path(m->model->gguf));
     HL_NEED(e = hl_alloc_zero(env->mem, sizeof *e));
     hl_error_init(&e->err);
     pthread_mutex_init(&e->lock, NULL);

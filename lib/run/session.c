@@ -30,6 +30,14 @@ uint64_t hl_scratch_token_bytes(const hl_model *m)
 
 static uint32_t kv_type(uint32_t option) { return option == HLLM_KV_F32 ? HL_F32 : option == HLLM_KV_Q8_0 ? HL_Q8_0 : HL_F16; }
 
+uint64_t hl_session_kv_bytes(const hl_model *m, uint32_t il, const hl_session_sizes *z, uint32_t kv)
+{
+    const hl_config *c = &m->config;
+    const hl_layer *l = &m->layers[il];
+    const uint64_t slots = l->window ? z->n_slots_window : hl_align_up((uint64_t)z->n_ctx, HL_KV_SLOTS);
+    return 2 * ALIGN + slots * l->n_heads_kv * (hl_kv_row_bytes(kv_type(kv), c->head_dim_k) + hl_kv_row_bytes(kv_type(kv), c->head_dim_v));
+}
+
 hl_status hl_session_sizes_for(const hl_model *m, const hllm_session_options *opt, hl_error *err, hl_session_sizes *out)
 {
     const hl_config *c = &m->config;
@@ -45,16 +53,11 @@ hl_status hl_session_sizes_for(const hl_model *m, const hllm_session_options *op
     const uint32_t batch = (uint32_t)HL_MIN(HL_MAX(SCRATCH_AIM / each / 32 * 32, (uint64_t)32), (uint64_t)DEFAULT_MICRO_BATCH);
     out->micro_batch = HL_MIN(opt->micro_batch ? opt->micro_batch : batch, out->n_ctx);
     out->logit_rows = (uint32_t)HL_MIN(HL_MAX(LOGITS_AIM / (4ull * c->n_vocab), 1ull), (uint64_t)HL_MIN((uint32_t)HL_LOGIT_ROWS, out->micro_batch));
-    const uint32_t dtype = kv_type(opt->kv);
     for (uint32_t il = 0; il < c->n_layers; il++) {
-        const hl_layer *l = &m->layers[il];
-        uint64_t slots = hl_align_up((uint64_t)out->n_ctx, HL_KV_SLOTS);
-        if (l->window) {
-            /* A micro-batch writes before its first token reads: the window and the micro-batch must both fit. */
-            slots = HL_MIN(slots, hl_align_up((uint64_t)l->window + out->micro_batch, HL_KV_SLOTS));
-            out->n_slots_window = (uint32_t)slots;
-        }
-        out->kv_bytes += 2 * ALIGN + slots * l->n_heads_kv * (hl_kv_row_bytes(dtype, c->head_dim_k) + hl_kv_row_bytes(dtype, c->head_dim_v));
+        /* A micro-batch writes before its first token reads: the window and the micro-batch must both fit. */
+        if (m->layers[il].window)
+            out->n_slots_window = (uint32_t)HL_MIN(hl_align_up((uint64_t)out->n_ctx, HL_KV_SLOTS), hl_align_up((uint64_t)m->layers[il].window + out->micro_batch, HL_KV_SLOTS));
+        out->kv_bytes += hl_session_kv_bytes(m, il, out, opt->kv);
     }
     out->scratch_bytes = HL_MAX(out->micro_batch, 2 * out->logit_rows) * each + 4ull * out->logit_rows * c->n_vocab + 32 * ALIGN;
     out->host_bytes = 4ull * out->n_ctx + c->n_vocab / 8 + HL_RECORDS * (sizeof(hllm_token_record) + HL_MAX_LOGPROBS * sizeof(hllm_logit_bias))

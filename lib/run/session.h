@@ -100,6 +100,8 @@ struct hllm_session {
 };
 
 hl_status hl_session_sizes_for(const hl_model *m, const hllm_session_options *opt, hl_error *err, hl_session_sizes *out);
+/* Of one layer's part of the cache. */
+uint64_t hl_session_kv_bytes(const hl_model *m, uint32_t il, const hl_session_sizes *sizes, uint32_t kv);
 hl_status hl_session_new(hllm_engine *e, const hllm_session_options *opt, hllm_session **out);
 void hl_session_free(hllm_session *s);
 

@@ -22,7 +22,8 @@
 #include "planner.h"
 
 #define CURVE_ERROR 1e-4                               /* of a layer's curve, relative to all gain */
-#define MIP_GAP 1e-6
+#define GAP_NEURONS 1e-4                               /* equal layers make many equal plans: a smaller one costs seconds and gains nothing */
+#define GAP_LAYERS 1e-6
 enum { DEFAULT_MS = 2000, DEFAULT_MEMORY_MB = 512, MOST_CHOICES = 3000 };
 
 typedef struct job {
@@ -34,7 +35,7 @@ typedef struct job {
     jmp_buf out;
     hl_status rc;
     const char *why;
-    double bound;                                      /* the best node's, from the last call back */
+    double bound; bool bounded;                        /* the best node's, from the last call back; at least the relaxation's is there */
     void (*build)(struct job *);                       /* runs on the thread */
     /* neurons */
     const hl_neuron_problem *np;
@@ -55,6 +56,8 @@ typedef struct job {
 } job;
 
 typedef struct layer { double *gain, *bytes; uint64_t *count; uint32_t n, least; double each; } layer;
+
+static const char out_of_time[] = "no plan in the time given";
 
 /* ---- GLPK on its thread ---- */
 
@@ -106,7 +109,7 @@ static hl_status on_thread(job *j)
     pthread_attr_destroy(&attr);
     if (failed) return j->core->fail(j->err, HLLM_E_NOMEM, "no thread for GLPK can be started");
     pthread_join(thread, NULL);
-    return j->rc == HLLM_OK ? HLLM_OK : j->core->fail(j->err, j->rc, "GLPK: %s", j->why ? j->why : "no plan in the time given");
+    return j->rc == HLLM_OK ? HLLM_OK : j->core->fail(j->err, j->rc, "GLPK: %s", j->why ? j->why : out_of_time);
 }
 
 static int left_ms(const job *j)
@@ -140,15 +143,17 @@ static const char *optimise(job *j, glp_prob *P)
     if (rc != 0) return rc == GLP_ETMLIM ? "the time was over during the relaxation" : "the relaxation could not be solved";
     if (glp_get_status(P) != GLP_OPT) return "no solution";
     j->bound = glp_get_obj_val(P);
+    j->bounded = true;
     glp_init_iocp(&m);
-    m.msg_lev = GLP_MSG_OFF; m.tm_lim = left_ms(j); m.mip_gap = MIP_GAP; m.presolve = GLP_OFF; m.cb_func = watch; m.cb_info = j;
-    m.br_tech = GLP_BR_DTH; m.bt_tech = GLP_BT_BLB; m.fp_heur = GLP_OFF; m.sr_heur = GLP_ON;
+    m.msg_lev = GLP_MSG_OFF; m.tm_lim = left_ms(j); m.mip_gap = j->np ? GAP_NEURONS : GAP_LAYERS; m.presolve = GLP_OFF; m.cb_func = watch; m.cb_info = j;
+    m.br_tech = GLP_BR_DTH; m.bt_tech = GLP_BT_DFS; m.fp_heur = GLP_OFF; m.sr_heur = GLP_ON;
     const int mip = glp_intopt(P, &m);
     const int status = glp_mip_status(P);
-    if (status != GLP_OPT && status != GLP_FEAS) return mip == 0 || status == GLP_NOFEAS ? "no solution" : "no plan in the time given";
+    if (status != GLP_OPT && status != GLP_FEAS) return mip == 0 || status == GLP_NOFEAS ? "no solution" : out_of_time;
     const double z = glp_mip_obj_val(P);
-    if (mip == 0) j->bound = z;
-    else if (glp_get_obj_dir(P) == GLP_MAX ? j->bound < z : j->bound > z) j->bound = z;
+    /* Finished, or near enough: then the bound may be older than that. */
+    if ((mip == 0 || mip == GLP_EMIPGAP) && fabs(j->bound - z) > m.mip_gap * fabs(z)) j->bound = z * (1 + (glp_get_obj_dir(P) == GLP_MAX ? 1 : -1) * (z < 0 ? -1 : 1) * m.mip_gap);
+    if (glp_get_obj_dir(P) == GLP_MAX ? j->bound < z : j->bound > z) j->bound = z;
     return NULL;
 }
 
@@ -251,7 +256,7 @@ static double slope(const job *j, const layer *v, uint32_t i)
     return (v->gain[b] - v->gain[a]) / ((v->bytes[b] - v->bytes[a]) / j->unit);
 }
 
-/* One layer at a time on the exact curves, until nothing gets better and the window holds. */
+/* One layer or dense item at a time, on the exact curves, until nothing gets better and the window holds. */
 static bool polish(job *j)
 {
     const hl_neuron_problem *p = j->np;
@@ -260,10 +265,20 @@ static bool polish(job *j)
     for (uint32_t il = 0; il < p->n_layers; il++) used += j->layers[il].bytes[j->picked[il]];
     for (uint32_t id = 0; !impact && id < p->n_dense; id++) if (j->dense[id] >= 0) used += p->dense[id].bytes;
     const double hi = j->cap * (1 + 1e-13), lo = j->lo * (1 - 1e-13);
-    for (uint32_t round = 0; round < 4 * p->n_layers + 100; round++) {
+    for (uint32_t round = 0; round < 4 * (p->n_layers + p->n_dense) + 100; round++) {
         const bool fits = used >= lo && used <= hi;
         double best = 0, best_off = fits ? 0 : fmax(lo - used, used - hi);
         uint32_t best_l = UINT32_MAX, best_n = 0;
+        for (uint32_t id = 0; !impact && id < p->n_dense; id++) {           /* as a layer of one batch, behind the others */
+            const bool on = j->dense[id] >= 0;
+            const double w = used + (on ? -1 : 1) * p->dense[id].bytes, off = fmax(0, fmax(lo - w, w - hi));
+            const double saved = p->dense[id].touches * p->dense[id].bytes * (1 / p->cpu_bytes_per_s - 1 / p->gpus[0].bytes_per_s), gain = on ? -saved : saved;
+            if (p->dense[id].bytes <= 0 || (off > 0 && (fits || off >= best_off))) continue;
+            if (fits ? gain > best : off < best_off || (off <= best_off && (best_l == UINT32_MAX || gain > best))) {
+                best = gain; best_l = p->n_layers + id;
+                if (!fits) best_off = off;
+            }
+        }
         for (uint32_t il = 0; il < p->n_layers; il++) {
             const layer *v = &j->layers[il];
             const double was = impact ? -v->gain[j->picked[il]] : time_at(p, v, j->picked[il]);
@@ -277,6 +292,12 @@ static bool polish(job *j)
             }
         }
         if (best_l == UINT32_MAX) return fits;
+        if (best_l >= p->n_layers) {
+            int32_t *d = &j->dense[best_l - p->n_layers];
+            used += (*d >= 0 ? -1 : 1) * p->dense[best_l - p->n_layers].bytes;
+            *d = *d >= 0 ? -1 : 0;
+            continue;
+        }
         used += j->layers[best_l].bytes[best_n] - j->layers[best_l].bytes[j->picked[best_l]];
         j->picked[best_l] = best_n;
     }
@@ -367,6 +388,9 @@ static void build_neurons(job *j)
     if (!empty) row(j, P, j->lo > 0 ? j->lo / j->unit : -DBL_MAX, j->cap / j->unit);
     glp_set_obj_coef(P, 0, base);
     j->why = empty ? NULL : optimise(j, P);
+    if (empty) { j->bound = base; j->bounded = true; }
+    /* What the coarser curves hide: the exact problem's best may be better by so much. */
+    j->bound = impact ? j->bound + slack : (j->bound - slack) * 1e-3;
     if (j->why) { j->rc = HLLM_E_TIMEOUT; goto done; }
     for (uint32_t il = 0; il < p->n_layers; il++) {
         const layer *v = &j->layers[il];
@@ -385,8 +409,6 @@ static void build_neurons(job *j)
         j->picked[il] = impact ? whole_batches(v, bytes + v->bytes[v->least]) : whole_batches(v, bytes);
     }
     for (uint32_t id = 0; !impact && id < p->n_dense; id++) j->dense[id] = glp_mip_col_val(P, first_dense + (int)id) > 0.5 ? 0 : -1;
-    if (empty) { j->bound = base; }
-    j->bound = impact ? j->bound + slack : (j->bound - slack) * 1e-3;
 done:
     glp_delete_prob(P);
 }
@@ -524,14 +546,26 @@ static hl_status neurons(const hl_planner_core *core, hl_mem *mem, const hl_neur
     j->lo = fmax(0, total - p->cpu_budget_bytes * (1 + HL_BUDGET_SLACK / 2) - on_gpu);
     floor_budgets(j);
     j->unit = p->layers[0].batch_bytes;
-    HL_TRY(on_thread(j));
+    rc = on_thread(j);
+    if (rc == HLLM_E_TIMEOUT && j->bounded && strcmp(j->why, out_of_time) == 0) {          /* its bound, and a plan from nothing */
+        for (uint32_t il = 0; il < p->n_layers; il++) j->picked[il] = 0;
+        for (uint32_t id = 0; !impact && id < p->n_dense; id++) j->dense[id] = -1;
+        rc = j->rc = HLLM_OK;
+    }
+    HL_TRY(rc);
     bool fits = polish(j);
     value = value_of(j);
     uint64_t options = 0;
     for (uint32_t il = 0; il < p->n_layers; il++) options += p->layers[il].n_batches + 1;
-    if (!j->limits->per_batch && options <= MOST_CHOICES && (!fits || fabs(value - j->bound) > 1e-6 * fabs(value))) {
+    if (!j->limits->per_batch && options <= MOST_CHOICES && (!fits || fabs(value - j->bound) > 3e-4 * fabs(value))) {
+        const double first_bound = j->bound;
         j->build = build_choices;
-        HL_TRY(on_thread(j));
+        j->err = NULL;
+        rc = on_thread(j);
+        j->err = err;
+        if (rc != HLLM_OK && (rc != HLLM_E_TIMEOUT || !fits)) { rc = core->fail(err, rc, "GLPK: %s", j->why ? j->why : out_of_time); goto done; }
+        if (rc != HLLM_OK) j->bound = first_bound;     /* no time for it: the first plan stands */
+        rc = HLLM_OK;
         fits = polish(j);
         value = value_of(j);
     }

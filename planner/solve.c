@@ -30,6 +30,15 @@ static void copy_neuron_plan(const hl_neuron_problem *p, const hl_neuron_plan *f
     *to = x;
 }
 
+/* A second opinion on what is proven already may take a moment, on what is not two seconds. */
+static hl_plan_limits for_second(const hl_plan_limits *limits, double gap)
+{
+    hl_plan_limits s = limits ? *limits : (hl_plan_limits){ 0 };
+    const uint64_t until = hl_now_ns() + (gap <= 1e-6 ? 300000000u : 2000000000u);
+    s.deadline_ns = s.deadline_ns ? HL_MIN(s.deadline_ns, until) : until;
+    return s;
+}
+
 /* GLPK's plan beside the built-in one: the better plan and the tighter bound of both. */
 static hl_status second_opinion(hl_mem *mem, const hl_neuron_problem *p, const hl_plan_limits *limits, const hl_planner_module *glpk, hl_neuron_plan *plan)
 {
@@ -37,7 +46,8 @@ static hl_status second_opinion(hl_mem *mem, const hl_neuron_problem *p, const h
     hl_neuron_plan *other = NULL;
     const double sign = p->objective == HL_OBJECTIVE_IMPACT ? -1 : 1;
     HL_TRY(hl_neuron_plan_new(mem, p, &other));
-    rc = glpk->neurons(glpk->core, mem, p, limits, other, NULL);
+    const hl_plan_limits short_limits = for_second(limits, plan->gap);
+    rc = glpk->neurons(glpk->core, mem, p, &short_limits, other, NULL);
     if (rc != HLLM_OK || hl_neuron_plan_value(mem, p, other, NULL) != HLLM_OK) { rc = rc == HLLM_E_NOMEM ? rc : HLLM_OK; goto done; }
     other->solver = name_glpk;
     const double bound = sign * fmax(sign * plan->bound, fmin(sign * other->bound, sign * plan->objective)), solve_s = plan->solve_s + other->solve_s;
@@ -118,7 +128,8 @@ hl_status hl_plan_layers(hl_mem *mem, const hl_layer_problem *p, uint32_t solver
     plan->gap = hl_plan_gap(plan->objective, plan->bound);
     if (solver != HL_SOLVER_AUTO || !glpk) goto done;
     memset(&other, 0, sizeof other);
-    if (glpk->layers(glpk->core, mem, p, limits, &other, NULL) != HLLM_OK || hl_layer_plan_value(p, &other, NULL) != HLLM_OK) goto done;
+    const hl_plan_limits short_limits = for_second(limits, plan->gap);
+    if (glpk->layers(glpk->core, mem, p, &short_limits, &other, NULL) != HLLM_OK || hl_layer_plan_value(p, &other, NULL) != HLLM_OK) goto done;
     const double bound = fmax(plan->bound, fmin(other.bound, plan->objective));
     if (other.objective < plan->objective * (1 - AGREE)) { *plan = other; plan->solver = name_glpk; }
     plan->bound = fmin(bound, plan->objective);

@@ -1,7 +1,7 @@
 """The build backend of the Python package (PEP 517), in the standard library alone.
 
 build_wheel configures the library's own CMakeLists.txt (two folders up, or native/ in an sdist) with wheel.cmake and packs the
-shared library beside the Python files.  zstd and utf8proc are linked statically, so that no name of theirs can meet another copy in
+shared library beside the Python files.  zstd, utf8proc and jansson are linked statically, so that no name of theirs can meet another copy in
 the host's process; where there are no static archives, the shared ones are copied in under names of their own, as auditwheel does
 (this needs patchelf).  The tag is manylinux_2_N with the N that the library's symbols ask for, or linux_* when something else than
 glibc and the compiler's own library is needed.
@@ -28,7 +28,7 @@ from typing import Dict, List, Optional, Tuple
 
 HERE = Path(__file__).resolve().parent
 NAME = "hybridllm"
-NATIVE = ("CMakeLists.txt", "LICENSE", "THIRD-PARTY", "licences", "include", "lib", "backends")          # what the library is made from
+NATIVE = ("CMakeLists.txt", "LICENSE", "THIRD-PARTY", "licences", "include", "lib", "backends", "planner")          # what the library is made from
 LIBRARY = "libhybridllm.so"
 PLATFORM_LIBRARIES = re.compile(r"(libc|libm|libpthread|libdl|librt|libgcc_s|ld-linux[-\w]*)\.so\.\d+$")
 
@@ -84,7 +84,7 @@ def build_library(config: Config, work: Path) -> Tuple[Dict[str, bytes], str]:
     build = Path(settings.get("build-dir") or work / "build").resolve()
     stage = work / "stage"
     arguments = ["cmake", "-S", str(source()), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_INSTALL_LIBDIR=lib",
-                 "-DHLLM_BUILD_TESTS=OFF", "-DHLLM_BUILD_EXAMPLES=OFF", f"-DCMAKE_PROJECT_INCLUDE={HERE / 'wheel.cmake'}"]
+                 "-DHLLM_BUILD_TESTS=OFF", "-DHLLM_BUILD_EXAMPLES=OFF", "-DHLLM_GLPK=OFF", f"-DCMAKE_PROJECT_INCLUDE={HERE / 'wheel.cmake'}"]
     if shutil.which("ninja") and not (build / "Makefile").exists():
         arguments += ["-G", "Ninja"]
     run(*arguments, *shlex.split(settings.get("cmake-args") or ""))
@@ -112,7 +112,7 @@ def bundle(library: Path, folder: Path) -> Dict[str, bytes]:
             if PLATFORM_LIBRARIES.match(name) or name in names.values():
                 continue
             if not shutil.which("patchelf"):
-                raise SystemExit(f"{user.name} needs {name}: install its static archive (Debian: libzstd-dev, libutf8proc-dev) or patchelf")
+                raise SystemExit(f"{user.name} needs {name}: install its static archive (Debian: libzstd-dev, libutf8proc-dev, libjansson-dev) or patchelf")
             if name not in names:
                 found = re.search(rf"{re.escape(name)} => (\S+)", run("ldd", str(library)))
                 if not found:

@@ -72,6 +72,42 @@ AT(hllm_chat_message, content, 16, 8); AT(hllm_chat_message, content_bytes, 24, 
 SIZE(hllm_chat_options, 16);
 AT(hllm_chat_options, struct_size, 0, 4); AT(hllm_chat_options, flags, 4, 4); AT(hllm_chat_options, template_name, 8, 8);
 
+SIZE(hllm_plan_shortage, 24);
+AT(hllm_plan_shortage, struct_size, 0, 4); AT(hllm_plan_shortage, n_ctx_fits, 4, 4);
+AT(hllm_plan_shortage, bytes_needed, 8, 8); AT(hllm_plan_shortage, bytes_available, 16, 8);
+
+SIZE(hllm_plan_gpu, 32);
+AT(hllm_plan_gpu, struct_size, 0, 4); AT(hllm_plan_gpu, reserved0, 4, 4); AT(hllm_plan_gpu, budget_bytes, 8, 8);
+AT(hllm_plan_gpu, bytes_per_s, 16, 8); AT(hllm_plan_gpu, sync_s, 24, 8);
+
+SIZE(hllm_plan_options, 80);
+AT(hllm_plan_options, struct_size, 0, 4); AT(hllm_plan_options, objective, 4, 4); AT(hllm_plan_options, solver, 8, 4);
+AT(hllm_plan_options, flags, 12, 4); AT(hllm_plan_options, time_limit_s, 16, 8); AT(hllm_plan_options, module_dir, 24, 8);
+AT(hllm_plan_options, shortage, 32, 8); AT(hllm_plan_options, n_ctx, 40, 4); AT(hllm_plan_options, kv, 44, 4);
+AT(hllm_plan_options, cpu_budget_bytes, 48, 8); AT(hllm_plan_options, cpu_bytes_per_s, 56, 8);
+AT(hllm_plan_options, gpus, 64, 8); AT(hllm_plan_options, n_gpus, 72, 4); AT(hllm_plan_options, reserved0, 76, 4);
+
+SIZE(hllm_plan_info, 96);
+AT(hllm_plan_info, struct_size, 0, 4); AT(hllm_plan_info, kind, 4, 4); AT(hllm_plan_info, objective_kind, 8, 4);
+AT(hllm_plan_info, n_layers, 12, 4); AT(hllm_plan_info, n_devices, 16, 4); AT(hllm_plan_info, k, 20, 4);
+AT(hllm_plan_info, objective, 24, 8); AT(hllm_plan_info, bound, 32, 8); AT(hllm_plan_info, gap, 40, 8);
+AT(hllm_plan_info, seconds_per_token, 48, 8); AT(hllm_plan_info, solve_s, 56, 8); AT(hllm_plan_info, solver, 64, 8);
+AT(hllm_plan_info, model_hash, 72, 8); AT(hllm_plan_info, model_bytes, 80, 8); AT(hllm_plan_info, n_ctx, 88, 4);
+AT(hllm_plan_info, uniform, 92, 4);
+
+SIZE(hllm_plan_device, 48);
+AT(hllm_plan_device, struct_size, 0, 4); AT(hllm_plan_device, n_parts, 4, 4); AT(hllm_plan_device, n_layers, 8, 4);
+AT(hllm_plan_device, n_layers_gpu, 12, 4); AT(hllm_plan_device, budget_bytes, 16, 8); AT(hllm_plan_device, bytes, 24, 8);
+AT(hllm_plan_device, seconds, 32, 8); AT(hllm_plan_device, name, 40, 8);
+
+SIZE(hllm_plan_part, 32);
+AT(hllm_plan_part, struct_size, 0, 4); AT(hllm_plan_part, reserved0, 4, 4); AT(hllm_plan_part, bytes, 8, 8);
+AT(hllm_plan_part, seconds, 16, 8); AT(hllm_plan_part, kind, 24, 8);
+
+SIZE(hllm_plan_layer, 32);
+AT(hllm_plan_layer, struct_size, 0, 4); AT(hllm_plan_layer, gpu, 4, 4); AT(hllm_plan_layer, n_neurons, 8, 8);
+AT(hllm_plan_layer, n_neurons_gpu, 16, 8); AT(hllm_plan_layer, device, 24, 4); AT(hllm_plan_layer, on_gpu, 28, 4);
+
 SIZE(hllm_engine_options, 40);
 AT(hllm_engine_options, struct_size, 0, 4); AT(hllm_engine_options, load, 4, 4); AT(hllm_engine_options, act, 8, 4);
 AT(hllm_engine_options, flags, 12, 4); AT(hllm_engine_options, ram_bytes, 16, 8); AT(hllm_engine_options, progress, 24, 8); AT(hllm_engine_options, session, 32, 8);
@@ -136,7 +172,9 @@ IS(HLLM_GENERATE_NO_SPECIAL, 8); IS(HLLM_GENERATE_APPEND, 16); IS(HLLM_GENERATE_
 IS(HLLM_GENERATE_SPECIAL, 128); IS(HLLM_RUN_IDLE, 0); IS(HLLM_RUN_PROMPT, 1); IS(HLLM_RUN_TOKENS, 2);
 IS(HLLM_RUN_WAITING, 3); IS(HLLM_RUN_DONE, 4); IS(HLLM_FINISH_NONE, 0); IS(HLLM_FINISH_END_TOKEN, 1);
 IS(HLLM_FINISH_STOP_TEXT, 2); IS(HLLM_FINISH_LENGTH, 3); IS(HLLM_FINISH_CONTEXT_FULL, 4); IS(HLLM_FINISH_CANCELLED, 5);
-IS(HLLM_FINISH_ERROR, 6);
+IS(HLLM_FINISH_ERROR, 6); IS(HLLM_MODEL_HEADER_ONLY, 2); IS(HLLM_OBJECTIVE_AUTO, 0); IS(HLLM_OBJECTIVE_TIME, 1);
+IS(HLLM_OBJECTIVE_IMPACT, 2); IS(HLLM_SOLVER_AUTO, 0); IS(HLLM_SOLVER_BUILTIN, 1); IS(HLLM_SOLVER_GLPK, 2);
+IS(HLLM_PLAN_CHECK_MACHINE, 1); IS(HLLM_PLAN_ANSWER, 1); IS(HLLM_PLAN_NEURON, 1); IS(HLLM_PLAN_LAYER, 2);
 
 /* struct_size comes first in every struct that has one: the library reads it before it knows anything else. */
 int main(void)

@@ -25,15 +25,18 @@ cat >"$tmp/expected" <<FILES
 ./lib/cmake/hybridllm/hybridllm-config.cmake
 ./lib/cmake/hybridllm/hybridllm-targets-release.cmake
 ./lib/cmake/hybridllm/hybridllm-targets.cmake
+$([ ! -f "$build/lib/libhybridllm-glpk.so" ] || echo ./lib/libhybridllm-glpk.so)
 ./lib/libhybridllm.so
 ./lib/libhybridllm.so.${version%%.*}
 ./lib/libhybridllm.so.$version
 ./lib/pkgconfig/hybridllm.pc
 ./share/doc/hybridllm/LICENSE
 ./share/doc/hybridllm/THIRD-PARTY
+./share/doc/hybridllm/licences/jansson.txt
 ./share/doc/hybridllm/licences/utf8proc.txt
 ./share/doc/hybridllm/licences/zstd.txt
 FILES
+sed -i '/^$/d' "$tmp/expected"
 sed 's/-targets-[a-z]*\.cmake/-targets-release.cmake/' "$tmp/files" | diff "$tmp/expected" - || fail "other files than expected (<)"
 
 # The name that programs are bound to: by major version.
@@ -43,7 +46,7 @@ readelf -d "$libdir/libhybridllm.so" | grep -q 'RPATH\|RUNPATH' && fail "the ins
 readelf -lW "$libdir/libhybridllm.so" | grep -q 'GNU_STACK.*RWE' && fail "the library asks for an executable stack"
 
 # What the library itself needs is its own affair: the exported target must not ask for it, nor name this machine's directories.
-grep -H 'PkgConfig::\|utf8proc\|zstd\|Threads::' "$libdir"/cmake/hybridllm/*.cmake && fail "private dependencies in the CMake package"
+grep -H 'PkgConfig::\|utf8proc\|zstd\|jansson\|Threads::' "$libdir"/cmake/hybridllm/*.cmake && fail "private dependencies in the CMake package"
 grep -rHF "$root" "$libdir/cmake" "$libdir/pkgconfig" && fail "a path of the source tree in the installed files"
 
 cmake -S "$root/tests/install" -B "$tmp/by cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" >"$tmp/log" 2>&1 &&

@@ -42,7 +42,7 @@ class Package(unittest.TestCase):
                 build_backend.bundle(SHARED.resolve(), Path(folder) / "b")
         finally:
             shutil.which = which
-        self.assertRegex(str(caught.exception), "needs lib(zstd|utf8proc).*Debian: libzstd-dev, libutf8proc-dev")
+        self.assertRegex(str(caught.exception), "needs lib(zstd|utf8proc|jansson).*Debian: libzstd-dev, libutf8proc-dev, libjansson-dev")
 
     def test_honest_tags(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -13,13 +13,14 @@ from .errors import (ArgumentError, CancelledError, ContextFullError, FileError,
 from .llama import Llama
 from .model import (Engine, MachineInfo, MachineSpeed, MemoryNeed, Model, ModelInfo, Runtime, SessionOptions, TensorInfo, TokenInfo,
                     chat_template_names)
+from .plan import Gpu, Plan, PlanDevice, PlanInfo, PlanLayer, PlanPart
 from .session import Generation, RunStats, Session, SessionInfo, Steps, TokenRecord
 
 __version__: str = _lib.hllm_version().decode()
 
 __all__ = [
-    "ArgumentError", "CancelledError", "ContextFullError", "Engine", "FileError", "FormatError", "Generation", "HybridLLMError",
+    "ArgumentError", "CancelledError", "ContextFullError", "Engine", "FileError", "FormatError", "Generation", "Gpu", "HybridLLMError",
     "Llama", "MachineInfo", "MachineSpeed", "MemoryNeed", "MismatchError", "Model", "ModelInfo", "NotFoundError", "NumericError",
-    "OutOfMemoryError", "RunStats", "Runtime", "Session", "SessionInfo", "SessionOptions", "StateError", "Steps", "TensorInfo",
+    "OutOfMemoryError", "Plan", "PlanDevice", "PlanInfo", "PlanLayer", "PlanPart", "RunStats", "Runtime", "Session", "SessionInfo", "SessionOptions", "StateError", "Steps", "TensorInfo",
     "TokenInfo", "TokenRecord", "UnsupportedError", "chat_template_names",
 ]

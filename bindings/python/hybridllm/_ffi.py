@@ -25,13 +25,16 @@ E_CONTEXT_FULL, E_NOT_FOUND, E_BUFFER = -14, -17, -18
 
 # ---- constants that the classes use; the same names as in C without HLLM_ ----
 LOG_WARNING = 2
-MODEL_VOCAB_ONLY = 1
+MODEL_VOCAB_ONLY, MODEL_HEADER_ONLY = 1, 2
 VALUE_U8, VALUE_I8, VALUE_U16, VALUE_I16, VALUE_U32, VALUE_I32, VALUE_F32, VALUE_BOOL, VALUE_STRING, VALUE_ARRAY = range(10)
 VALUE_U64, VALUE_I64, VALUE_F64 = 10, 11, 12
 TOKENIZE_NO_SPECIAL, TOKENIZE_PARSE_SPECIAL = 1, 2
 DETOKENIZE_SPECIAL, DETOKENIZE_CONTINUE = 1, 2
 SPECIAL_BOS, SPECIAL_EOS, SPECIAL_EOT, SPECIAL_UNK, SPECIAL_PAD = 1, 2, 3, 4, 5
 CHAT_NO_GENERATION_PROMPT, CHAT_NO_THINKING = 1, 2
+OBJECTIVE_AUTO, OBJECTIVE_TIME, OBJECTIVE_IMPACT = 0, 1, 2
+SOLVER_AUTO, SOLVER_BUILTIN, SOLVER_GLPK = 0, 1, 2
+PLAN_CHECK_MACHINE, PLAN_ANSWER, PLAN_NEURON, PLAN_LAYER = 1, 1, 1, 2
 LOAD_AUTO, LOAD_MMAP, LOAD_READ = 0, 1, 2
 ACT_Q8, ACT_F32 = 0, 1
 KV_F16, KV_F32, KV_Q8_0 = 0, 1, 2
@@ -104,6 +107,42 @@ class ChatMessage(Struct):
 
 class ChatOptions(Struct):
     _fields_ = _fields((c_uint32, "struct_size flags"), (c_char_p, "template_name"))
+
+
+class PlanShortage(Struct):
+    _fields_ = _fields((c_uint32, "struct_size n_ctx_fits"), (c_uint64, "bytes_needed bytes_available"))
+
+
+class PlanGpu(Struct):
+    _fields_ = _fields((c_uint32, "struct_size reserved0"), (c_uint64, "budget_bytes"), (c_double, "bytes_per_s sync_s"))
+
+
+class PlanOptions(Struct):
+    _fields_ = _fields((c_uint32, "struct_size objective solver flags"), (c_double, "time_limit_s"),
+                       (c_char_p, "module_dir"), (POINTER(PlanShortage), "shortage"), (c_uint32, "n_ctx kv"),
+                       (c_uint64, "cpu_budget_bytes"), (c_double, "cpu_bytes_per_s"), (POINTER(PlanGpu), "gpus"),
+                       (c_uint32, "n_gpus reserved0"))
+
+
+class PlanInfo(Struct):
+    _fields_ = _fields((c_uint32, "struct_size kind objective_kind n_layers n_devices k"),
+                       (c_double, "objective bound gap seconds_per_token solve_s"), (c_char_p, "solver"),
+                       (c_uint64, "model_hash model_bytes"), (c_uint32, "n_ctx uniform"))
+
+
+class PlanDevice(Struct):
+    _fields_ = _fields((c_uint32, "struct_size n_parts n_layers n_layers_gpu"), (c_uint64, "budget_bytes bytes"),
+                       (c_double, "seconds"), (c_char_p, "name"))
+
+
+class PlanPart(Struct):
+    _fields_ = _fields((c_uint32, "struct_size reserved0"), (c_uint64, "bytes"), (c_double, "seconds"),
+                       (c_char_p, "kind"))
+
+
+class PlanLayer(Struct):
+    _fields_ = _fields((c_uint32, "struct_size"), (c_int32, "gpu"), (c_uint64, "n_neurons n_neurons_gpu"),
+                       (c_uint32, "device on_gpu"))
 
 
 class EngineOptions(Struct):
@@ -198,6 +237,19 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "hllm_chat_template": (_I, [_P, _PS]),
     "hllm_chat_render": (_I, [_P, _to(ChatMessage), _Z, _to(ChatOptions), _B, _Z, _PZ]),
     "hllm_chat_tokenize": (_I, [_P, _to(ChatMessage), _Z, _to(ChatOptions), _PI, _Z, _PZ]),
+    # plans
+    "hllm_plan_solve": (_I, [_P, _to(PlanOptions), _PP]),
+    "hllm_plan_solve_problem": (_I, [_P, _S, _Z, _to(PlanOptions), _PP]),
+    "hllm_plan_read": (_I, [_P, _S, _Z, _PP]),
+    "hllm_plan_free": (None, [_P]),
+    "hllm_plan_last_error": (_Z, [_P, _B, _Z]),
+    "hllm_plan_check": (_I, [_P, _P, _U]),
+    "hllm_plan_write": (_I, [_P, _U, _B, _Z, _PZ]),
+    "hllm_plan_draw": (_I, [_P, _B, _Z, _PZ]),
+    "hllm_plan_get_info": (_I, [_P, _to(PlanInfo)]),
+    "hllm_plan_get_device": (_I, [_P, _U, _to(PlanDevice)]),
+    "hllm_plan_get_part": (_I, [_P, _U, _U, _to(PlanPart)]),
+    "hllm_plan_get_layer": (_I, [_P, _U, _to(PlanLayer)]),
     # engine
     "hllm_model_memory": (_I, [_P, _to(EngineOptions), _to(SessionOptions), _to(MemoryNeed)]),
     "hllm_engine_create": (_I, [_P, _to(EngineOptions), _PP]),

@@ -147,11 +147,11 @@ class Model(Owner):
     """An opened GGUF file: metadata, tensors, tokenizer, chat template.  progress(done, total) is called while it opens."""
 
     def __init__(self, path: PathLike, *, runtime: Optional[Runtime] = None, vocab_only: bool = False,
-                 progress: Optional[Progress] = None) -> None:
+                 header_only: bool = False, progress: Optional[Progress] = None) -> None:
         name = c_path(path)
         own = runtime is None
         self.runtime = runtime if runtime is not None else Runtime()
-        options = _ffi.ModelOptions(flags=_ffi.MODEL_VOCAB_ONLY if vocab_only else 0)
+        options = _ffi.ModelOptions(flags=(_ffi.MODEL_VOCAB_ONLY if vocab_only else 0) | (_ffi.MODEL_HEADER_ONLY if header_only else 0))
 
         def call(watch: Any, out: Any) -> int:
             options.progress = watch

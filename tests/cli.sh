@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every command of `hllm` on the shipped model: what it prints, what it refuses, its exit codes.
-# usage: cli.sh [NAME...]      NAME: only these groups (usage run session interrupt tokenize score perplexity inspect bench devices chat terminal errors)
+# usage: cli.sh [NAME...]      NAME: only these groups (usage run session interrupt tokenize score perplexity inspect bench devices plan chat terminal errors)
 # Environment: HLLM_TEST_ROOT (default: this project), HLLM_TEST_BUILD (default: its build/).  Exit: 0 all passed, 1 some failed, 77 no hllm.
 # Values of the model come from llama.cpp (f32 weights and KV): see tests/golden.
 set -u
@@ -58,14 +58,14 @@ group_usage() {
     is "$(wc -l <"$tmp/out")" -le 24 "screen lines of hllm alone"
     h 0 --version
     out '^hllm [0-9]*\.[0-9]*\.[0-9]*$'
-    for c in run chat tokenize detokenize score perplexity inspect bench devices; do
+    for c in run chat tokenize detokenize score perplexity inspect bench devices plan; do
         h 0 $c --help
         out "^hllm $c"
         is "$(wc -l <"$tmp/out")" -le 24 "screen lines of $c"
         is "$(wc -L <"$tmp/out")" -le 80 "columns of $c"
         refused 2 "unknown flag --no-such-flag" $c --no-such-flag
     done
-    for c in prepare plan ring; do refused 2 "$c is not in this version" $c x; done
+    for c in prepare ring; do refused 2 "$c is not in this version" $c x; done
     refused 2 'unknown command dance' dance
     refused 2 'm MODEL is missing' run -p x
     refused 2 'm needs a value' run -p x -m
@@ -326,6 +326,64 @@ group_bench() {
     refused 1 'context' bench -m "$model" -p 16 -n 4 -r 1 -c 8
 }
 
+group_plan() {
+    data=$root/tests/data/planner
+    machine="--cpu-bytes 200000000 --cpu-bandwidth 5e10"
+    gpu="--gpu-bytes 18000000 --gpu-bandwidth 1e12"
+    number() { sed -n "s/.*\"$1\":\([-0-9.e+]*\).*/\1/p" "$tmp/out" | head -n 1; }
+    for p in "$data"/*-tiny-*.problem.json "$data"/layer-?-*.problem.json; do
+        h 0 plan --problem "$p" --json
+        objects
+        want=$(sed -n 's/.*"objective": *\([-0-9.e+]*\).*/\1/p' "${p%.problem.json}.answer.json")
+        awk -v a="$(number objective)" -v b="$want" 'BEGIN { exit !(a - b <= 1e-6 * b && b - a <= 1e-6 * b) }'
+        note $? "the objective of $(basename "$p") is $want"
+    done
+    # For a model: numbers that add up, a file that can be read again, a picture.
+    h 0 plan -m "$model" $machine $gpu -o "$tmp/plan.json" --svg "$tmp/plan.svg"
+    out '^predicted '
+    out '^gpu '
+    out 'ffn_hot'
+    grep -q '^<svg ' "$tmp/plan.svg" && grep -q '</svg>' "$tmp/plan.svg"
+    note $? "the picture is SVG"
+    h 0 inspect "$tmp/plan.json"
+    out '^predicted '
+    h 0 plan -m "$model" $machine $gpu --json
+    objects
+    head -c 300000 "$model" >"$tmp/begun.gguf"         # a download that has only begun
+    cp "$tmp/out" "$tmp/whole"
+    h 0 plan -m "$tmp/begun.gguf" $machine $gpu --json
+    is "$(number objective)" = "$(sed -n 's/.*"objective":\([-0-9.e+]*\).*/\1/p' "$tmp/whole")" "objective of a file without its data"
+    refused 1 'ends at' run -m "$tmp/begun.gguf" -p x
+    # Two GPUs; impact; less time than it takes.
+    h 0 plan -m "$model" $machine $gpu --gpu-bytes 14000000 --gpu-bandwidth 5e11 --sync 1e-6 --objective impact --json
+    out '"gpu_of_layer":\['
+    h 0 plan -m "$model" $machine $gpu --solver builtin --time-limit 0.001 --json
+    out '"solver":"builtin"'
+    # Impossible: both numbers.
+    h 1 plan -m "$model" --cpu-bytes 14000000 --cpu-bandwidth 5e10 --json
+    out '^{"error":{"code":"HLLM_E_NOMEM","message":".*","bytes_needed":[1-9][0-9]*,"bytes_available":0'
+    lines err 1
+    sed 's/"budget_bytes":35743334/"budget_bytes":1000/' "$data/neuron-tiny-time.problem.json" >"$tmp/p.json"
+    h 1 plan --problem "$tmp/p.json" --json
+    out '"bytes_needed":35388440,"bytes_available":12386304'
+    # Hostile problems: one line that names the key.
+    sed 's/"sync_s"/"sink_s"/' "$data/neuron-tiny-time.problem.json" >"$tmp/p.json"
+    refused 1 'sink_s: unknown key' plan --problem "$tmp/p.json"
+    sed 's/"k":0/"k":0,"k":0/' "$data/layer-a-serial.problem.json" >"$tmp/p.json"
+    refused 1 'duplicate' plan --problem "$tmp/p.json"
+    sed 's/"k":0/"k":5/' "$data/layer-a-serial.problem.json" >"$tmp/p.json"
+    refused 1 'k is 5: it does not divide n_layers, 32' plan --problem "$tmp/p.json"
+    head -c 300 "$data/layer-a-serial.problem.json" >"$tmp/p.json"
+    refused 1 'HLLM_E_TRUNCATED' plan --problem "$tmp/p.json"
+    refused 1 'no/such' plan --problem no/such
+    refused 2 'm MODEL or --problem FILE is missing' plan
+    refused 2 'exclude each other' plan -m "$model" --problem x
+    refused 2 'gpu-bandwidth is missing' plan -m "$model" --gpu-bytes 5
+    refused 2 'gpu-bytes comes before it' plan -m "$model" --gpu-bandwidth 5
+    refused 2 "solver: 'x' is none of" plan -m "$model" --solver x
+    refused 1 'there is no such module' plan --problem "$data/layer-a-serial.problem.json" --solver glpk --backend-dir /nonexistent
+}
+
 group_devices() {
     h 0 devices
     out '^cpu '
@@ -436,7 +494,7 @@ group_errors() {
 }
 
 not_tested=
-[ $# -gt 0 ] || set -- usage run session interrupt tokenize score perplexity inspect bench devices chat terminal errors
+[ $# -gt 0 ] || set -- usage run session interrupt tokenize score perplexity inspect bench devices plan chat terminal errors
 for g in "$@"; do
     in=/dev/null
     echo "# $g"

@@ -16,7 +16,7 @@
 #include "spread.h"
 
 #define TOLERANCE 1e-9                                 /* plans this close to the best count as the best */
-enum { MAX_STATES_ONE = 60000, MAX_STATES_SEVERAL = 4000 };
+enum { MAX_STATES_ONE = 60000, MAX_STATES_SEVERAL = 100000 };
 
 /* A layer's batches by heat: what the first n of them hold. */
 typedef struct curve { double *gain, *bytes; uint64_t *count; uint32_t n; double neuron_bytes; } curve;

@@ -21,7 +21,7 @@ enum { HL_OS_LINUX = 0, HL_OS_ANDROID = 1, HL_OS_MACOS = 2, HL_OS_METAL = 3 };
 enum { HL_HALDA_CODE = 0, HL_HALDA_PAPER = 1 };
 
 enum {
-    HL_MAX_GPUS = 16, HL_MAX_NEURON_LAYERS = 10000, HL_MAX_DENSE = 65536, HL_MAX_RING_LAYERS = 4096, HL_MAX_RING_DEVICES = 64,
+    HL_MAX_GPUS = 8, HL_MAX_NEURON_LAYERS = 10000, HL_MAX_DENSE = 65536, HL_MAX_RING_LAYERS = 4096, HL_MAX_RING_DEVICES = 64,
     HL_MAX_BATCHES = 1 << 22                           /* of all layers together */
 };
 #define HL_MAX_BYTES 9007199254740992.0                /* 2^53: every byte count, and their sum */

@@ -372,6 +372,18 @@ done:
     return rc;
 }
 
+/* Free classes that cost and weigh the same everywhere: then their GPUs may as well rise. */
+static bool twins(const solver *s, uint32_t a, uint32_t b)
+{
+    if (s->p->cpu_cost[a] != s->p->cpu_cost[b]) return false;
+    for (uint32_t g = 0; g < s->G; g++) {
+        const uint32_t i = s->p->first[a * s->G + g], j = s->p->first[b * s->G + g], n = s->p->first[a * s->G + g + 1] - i;
+        if (s->p->first[b * s->G + g + 1] - j != n) return false;
+        for (uint32_t x = 0; x < n; x++) if (s->p->w[i + x] != s->p->w[j + x] || s->p->c[i + x] != s->p->c[j + x]) return false;
+    }
+    return true;
+}
+
 static void take_final(solver *s, const state *v, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -393,14 +405,17 @@ static hl_status search(solver *s)
     HL_NEED(s->traces = hl_alloc_array(s->mem, s->n, sizeof *s->traces));
     HL_NEED(a = hl_alloc_array(s->mem, cap_a, sizeof *a));
     HL_NEED(b = hl_alloc_array(s->mem, cap_b, sizeof *b));
-    a[0].last = -1; a[0].bound = s->bound;
+    a[0].last = a[0].gpu = -1; a[0].bound = s->bound;
     for (uint32_t k = 0; k < s->n; k++) {
         uint32_t n_new = 0;
+        const bool twin = k > 0 && k < s->p->n_free && twins(s, k - 1, k);
         for (uint32_t j = 0; j < n; j++) {
+            const int32_t from = twin ? a[j].gpu : -1;
             if ((j & 255) == 0 && late(s)) { for (uint32_t i = 0; i < n; i++) put_aside(s, a[i].bound); s->p->complete = false; goto done; }
-            if (n_new > 8 * s->max_states) n_new = prune(s, b, n_new, k + 1);
-            HL_TRY(add_child(s, k, &a[j], j, -1, UINT32_MAX, &b, &cap_b, &n_new));
-            for (uint32_t g = k >= s->p->n_free && a[j].last > 0 ? (uint32_t)a[j].last : 0; g < s->G; g++)
+            if (n_new > 4 * s->max_states) n_new = prune(s, b, n_new, k + 1);
+            if (from < 0) HL_TRY(add_child(s, k, &a[j], j, -1, UINT32_MAX, &b, &cap_b, &n_new));
+            const int32_t first = HL_MAX(HL_MAX(from, 0), k >= s->p->n_free ? a[j].last : 0);
+            for (uint32_t g = (uint32_t)first; g < s->G; g++)
                 for (uint32_t i = s->p->first[k * s->G + g]; i < s->p->first[k * s->G + g + 1]; i++)
                     if (s->alive[i]) HL_TRY(add_child(s, k, &a[j], j, (int32_t)g, i, &b, &cap_b, &n_new));
         }
@@ -468,10 +483,10 @@ hl_status hl_spread_solve(hl_mem *mem, hl_spread *p)
     HL_TRY(find_plan(&s));
     if (s.p->found) find_prices(&s);                   /* a plan's cost makes better steps */
     p->bound = s.bound;
-    for (uint32_t pass = 0; pass < 3; pass++) {
+    for (uint32_t pass = 0, states = 100; pass < 4; pass++, states *= 10) {
         if (p->found && s.bound >= limit_of(&s)) break;
         if (late(&s) && pass) break;
-        s.max_states = pass == 2 ? p->max_states : HL_MIN(p->max_states, pass ? 800u : 100u);
+        s.max_states = HL_MIN(p->max_states, states);
         p->complete = true;
         reduce(&s);
         s.cut = s.cut_reduced;

@@ -108,13 +108,11 @@ static hl_status dense_items(const hl_model *m, const layer_bytes *bytes, uint64
     const hl_config *c = &m->config;
     hl_dense_item *items;
     uint32_t n = 0;
-    double kv_all = 0;
     HL_NEED(items = hl_plan_alloc(plan, 3 * (size_t)c->n_layers + 2, sizeof *items));
     /* The order is the published program's (method paper): attention, predictors, head, KV. */
     for (uint32_t il = 0; il < c->n_layers; il++) HL_TRY(add_item(plan, items, &n, "attention", il, (double)bytes[il].attention, 1));
     for (uint32_t il = 0; il < c->n_layers; il++) HL_TRY(add_item(plan, items, &n, "predictor", il, (double)bytes[il].predictor, 1));
     HL_TRY(add_item(plan, items, &n, "head", UINT32_MAX, (double)head, 1));
-    for (uint32_t il = 0; il < c->n_layers; il++) kv_all += (double)hl_session_kv_bytes(m, il, sizes, kv);
     for (uint32_t il = 0; il < c->n_layers; il++) HL_TRY(add_item(plan, items, &n, "kv", il, (double)hl_session_kv_bytes(m, il, sizes, kv), 1));
     HL_TRY(add_item(plan, items, &n, "embedding", UINT32_MAX, (double)embedding, 1.0 / HL_MAX(c->n_vocab, 1u)));
     p->dense = items;

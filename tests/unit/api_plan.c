@@ -157,17 +157,18 @@ static void impossible(void)
     o.shortage = &lack;
     CHECK(hllm_plan_solve(u.m, &o, &p) == HLLM_E_NOMEM && p == NULL && strstr(text_of(u.m, 1), "impossible at a context of 512"));
     REQUIRE(lack.bytes_needed > 0 && lack.bytes_available == 0 && lack.n_ctx_fits > 0 && lack.n_ctx_fits < 512);
-    o.n_ctx = lack.n_ctx_fits;
+    const uint32_t fits = lack.n_ctx_fits;
+    o.n_ctx = fits;
+    OK_M(hllm_plan_solve(u.m, &o, &p), u.m);
+    CHECK(lack.n_ctx_fits == 0 && lack.bytes_needed == 0);                  /* a success clears it */
+    hllm_plan_free(p);
+    o.n_ctx = fits + 1;
+    CHECK(hllm_plan_solve(u.m, &o, &p) == HLLM_E_NOMEM);
+    o.cpu_budget_bytes += lack.bytes_needed;           /* as much more as it says is enough, less is not */
     OK_M(hllm_plan_solve(u.m, &o, &p), u.m);
     hllm_plan_free(p);
-    o.n_ctx = lack.n_ctx_fits + 64;
-    lack = (hllm_plan_shortage){ .struct_size = sizeof lack };
+    o.cpu_budget_bytes -= 4096;
     CHECK(hllm_plan_solve(u.m, &o, &p) == HLLM_E_NOMEM);
-    o.n_ctx = 0;
-    o.cpu_budget_bytes = (13 << 20) + lack.bytes_needed + (4 << 20);
-    lack.bytes_needed = 7;                             /* a success clears it */
-    OK_M(hllm_plan_solve(u.m, &o, &p), u.m);
-    CHECK(lack.bytes_needed == 0);
     hllm_plan_free(p);
 }
 

@@ -200,11 +200,11 @@ static void floor_budgets(job *j)
     uint64_t unit = 0;
     for (uint32_t il = 0; il < p->n_layers; il++)
         for (uint32_t n = 1; n <= j->layers[il].n; n++) {
-            if (j->layers[il].bytes[n] != floor(j->layers[il].bytes[n])) return;
+            if (!(j->layers[il].bytes[n] >= 0 && j->layers[il].bytes[n] <= HL_MAX_BYTES) || j->layers[il].bytes[n] != floor(j->layers[il].bytes[n])) return;
             for (uint64_t x = (uint64_t)j->layers[il].bytes[n]; x;) { const uint64_t r = unit % x; unit = x; x = r; }
         }
     for (uint32_t id = 0; p->objective != HL_OBJECTIVE_IMPACT && id < p->n_dense; id++) {
-        if (p->dense[id].bytes != floor(p->dense[id].bytes)) return;
+        if (!(p->dense[id].bytes >= 0 && p->dense[id].bytes <= HL_MAX_BYTES) || p->dense[id].bytes != floor(p->dense[id].bytes)) return;
         for (uint64_t x = (uint64_t)p->dense[id].bytes; x;) { const uint64_t r = unit % x; unit = x; x = r; }
     }
     if (unit < 1) return;

@@ -128,5 +128,7 @@ const char *hl_cpu_isa_pick(const char *isa);          /* NULL: the best; return
 /* Bytes read or operations done per second by all threads of the pool; see hllm_machine_speed. */
 double hl_cpu_measure_read(const hl_env *env, hl_pool *pool, size_t bytes);
 double hl_cpu_measure_int8(hl_pool *pool, const char *isa);
+/* The same of one kernel table, beside reads of 4 KiB rows in random order.  0: no memory for it, or no such table. */
+void hl_cpu_measure_rates(const hl_env *env, hl_pool *pool, const char *isa, size_t bytes, double *read, double *gather);
 
 #endif

@@ -16,6 +16,7 @@ command -v pkg-config >/dev/null 2>&1 || need pkg-config
 pkg-config --exists libutf8proc 2>/dev/null || need libutf8proc-dev
 pkg-config --exists libzstd 2>/dev/null || need libzstd-dev
 pkg-config --exists jansson 2>/dev/null || need libjansson-dev
+[ -f /usr/include/glpk.h ] || need libglpk-dev            # for the planner's second solver
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         echo "installing:$missing"

@@ -140,6 +140,42 @@ typedef struct hllm_machine_speed {
 /* Measures for about half a second (and 512 MiB of memory; less if that is not available).  Uses the compute threads. */
 HLLM_API hllm_status hllm_runtime_measure(hllm_runtime *rt, hllm_machine_speed *out);
 
+/* What this machine was measured to do, kept in a file that the caller names, so that it is measured once. */
+typedef struct hllm_profile hllm_profile;
+enum { HLLM_PROFILE_REMEASURE = 1 };
+typedef struct hllm_profile_options {
+    uint32_t struct_size;
+    uint32_t flags;                   /* HLLM_PROFILE_... */
+    const char *path;                 /* the file; NULL: measured now, kept nowhere */
+    const char *model_path;           /* a file on the disk whose speed counts; NULL: none */
+} hllm_profile_options;
+/* Reads the file, or measures (some seconds; the compute threads, 128 MiB) and writes it: when there is none, when it is of another
+ * machine, number of threads or version of the library, when it is damaged, when asked to.  A file that cannot be written is only a
+ * line in the log.  opt may be NULL.  Errors are on rt. */
+HLLM_API hllm_status hllm_profile_open(hllm_runtime *rt, const hllm_profile_options *opt, hllm_profile **out);
+HLLM_API void hllm_profile_free(hllm_profile *p);
+
+typedef struct hllm_profile_info {
+    uint32_t struct_size;
+    uint32_t n_rates;
+    uint32_t from_file;               /* 1: the rates were read, not measured */
+    uint32_t n_gpus;                  /* 0 in this version */
+    double sync_s;                    /* one hand-over between compute threads, both ways, with the waiting that is really used */
+    double disk_bytes_per_s;          /* sequential reads past the page cache, on model_path's disk; 0: not known */
+    uint64_t memory_available_bytes;  /* now; as in hllm_machine_info */
+} hllm_profile_info;
+HLLM_API hllm_status hllm_profile_get_info(const hllm_profile *p, hllm_profile_info *out);
+
+typedef struct hllm_profile_rate {
+    uint32_t struct_size;
+    uint32_t n_threads;
+    const char *isa;                  /* the kernel table */
+    double read_bytes_per_s;          /* memory, in order */
+    double gather_bytes_per_s;        /* memory, rows of 4 KiB in random order */
+    double int8_ops_per_s;            /* as in hllm_machine_speed */
+} hllm_profile_rate;
+HLLM_API hllm_status hllm_profile_get_rate(const hllm_profile *p, uint32_t index, hllm_profile_rate *out);
+
 /* Watches one slow call from another thread: pass it in the call's options, read and cancel it from anywhere.  One call at a
  * time per progress handle. */
 HLLM_API hllm_status hllm_progress_create(hllm_runtime *rt, hllm_progress **out);

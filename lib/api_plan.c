@@ -1,4 +1,4 @@
-/* api_plan.c: the public functions of plans.  As api.c: check the arguments, call one internal function, store the error. */
+/* api_plan.c: the public functions of plans and of the machine's profile.  As api.c: check the arguments, call one internal function, store the error. */
 #include "api.h"
 
 #include <inttypes.h>
@@ -6,7 +6,9 @@
 #include <stdio.h>
 
 #include "modules.h"
+#include "run/machine.h"
 #include "run/placement.h"
+#include "run/profile.h"
 
 enum { DEFAULT_LIMIT_S = 10, MAX_JSON = 1 << 30 };
 
@@ -308,5 +310,49 @@ hllm_status hllm_plan_get_layer(const hllm_plan *p, uint32_t index, hllm_plan_la
         x.on_gpu = in_round >= (a->layers[m] - a->gpu_layers[m]) / a->k;
     }
     give_struct(out, &x, sizeof x);
+    return HLLM_OK;
+}
+
+/* ---- the machine's profile ---- */
+
+hllm_status hllm_profile_open(hllm_runtime *rt, const hllm_profile_options *opt, hllm_profile **out)
+{
+    hl_status rc = HLLM_OK;
+    hllm_profile_options full;
+    if (!rt) return HLLM_E_ARG;
+    NEED_ARG(&rt->err, out);
+    *out = NULL;
+    HL_TRY(take_options(&rt->err, "options", opt, &full, sizeof full));
+    HL_TRY(check_flags(&rt->err, full.flags, HLLM_PROFILE_REMEASURE));
+    if (full.path) HL_TRY(check_name(&rt->err, "options.path", full.path));
+    if (full.model_path) HL_TRY(check_name(&rt->err, "options.model_path", full.model_path));
+    rc = hl_profile_open(rt, full.path, full.model_path, full.flags & HLLM_PROFILE_REMEASURE, out);
+done:
+    return hl_error_settle(&rt->err, rc);
+}
+
+void hllm_profile_free(hllm_profile *p) { hl_profile_free(p); }
+
+hllm_status hllm_profile_get_info(const hllm_profile *p, hllm_profile_info *out)
+{
+    if (!p) return HLLM_E_ARG;
+    hl_status rc = open_struct((hl_error *)(uintptr_t)&p->err, "out", out, sizeof *out);
+    if (rc != HLLM_OK) return rc;
+    uint64_t total;
+    hllm_profile_info i = { .n_rates = p->n_rates, .from_file = p->from_file, .sync_s = p->sync_s, .disk_bytes_per_s = p->disk_bytes_per_s };
+    hl_machine_memory(&total, &i.memory_available_bytes);
+    give_struct(out, &i, sizeof i);
+    return HLLM_OK;
+}
+
+hllm_status hllm_profile_get_rate(const hllm_profile *p, uint32_t index, hllm_profile_rate *out)
+{
+    if (!p) return HLLM_E_ARG;
+    hl_error *err = (hl_error *)(uintptr_t)&p->err;
+    hl_status rc = open_struct(err, "out", out, sizeof *out);
+    if (rc != HLLM_OK) return rc;
+    if (index >= p->n_rates) return hl_fail(err, HLLM_E_ARG, "rate %u: the profile has %u", index, p->n_rates);
+    const hl_profile_rate *r = &p->rates[index];
+    give_struct(out, &(hllm_profile_rate){ .n_threads = r->n_threads, .isa = r->isa, .read_bytes_per_s = r->read, .gather_bytes_per_s = r->gather, .int8_ops_per_s = r->int8_ops }, sizeof *out);
     return HLLM_OK;
 }

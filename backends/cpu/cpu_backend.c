@@ -427,6 +427,42 @@ double hl_cpu_measure_read(const hl_env *env, hl_pool *pool, size_t bytes)
     return best;
 }
 
+enum { GATHER_ROW = 4096 };                            /* a row of one matrix of a middling model */
+
+/* Every row of the task's share once, in an order that no prefetcher knows. */
+static void probe_gather_task(void *v, uint32_t task, uint32_t thread)
+{
+    probe_arg *p = v;
+    const size_t rows = p->per / GATHER_ROW;
+    uint64_t sum = 0, at = task * 7919u;
+    (void)thread;
+    for (size_t i = 0; i < rows; i++) {
+        at = (at * 6364136223846793005ull + 1442695040888963407ull);
+        sum += p->k->probe_read(p->data + task * p->per + (size_t)((at >> 33) % rows) * GATHER_ROW, GATHER_ROW, 4);
+    }
+    atomic_fetch_add(&p->sink, sum);
+}
+
+void hl_cpu_measure_rates(const hl_env *env, hl_pool *pool, const char *isa, size_t bytes, double *read, double *gather)
+{
+    const uint32_t n = hl_pool_threads(pool);
+    char *data = hl_alloc_pages(env->mem, bytes);
+    *read = *gather = 0;
+    if (!data) return;
+    probe_arg p = { .k = hl_cpu_pick(isa), .data = data, .per = bytes / n & ~(size_t)(GATHER_ROW - 1), .streams = 4 };
+    if (p.k && p.per) {
+        hl_pool_run(pool, probe_touch_task, &p, n);
+        for (int round = 0; round < 6; round++) {
+            const uint64_t t0 = hl_now_ns();
+            hl_pool_run(pool, round % 2 ? probe_gather_task : probe_read_task, &p, n);
+            const double rate = (double)p.per * n / ((double)(hl_now_ns() - t0) * 1e-9);
+            double *best = round % 2 ? gather : read;
+            *best = HL_MAX(*best, rate);
+        }
+    }
+    hl_free_pages(env->mem, data, bytes);
+}
+
 static void probe_int8_task(void *v, uint32_t task, uint32_t thread)
 {
     probe_arg *p = v;

@@ -50,6 +50,7 @@ typedef struct cli_options {
     uint32_t n_top, n_greedy;                          /* score */
     uint32_t n_prompt, reps, depth, sessions;          /* bench */
     bool remeasure;                                    /* devices */
+    const char *profile;                               /* devices, plan */
     const char *problem, *plan_out, *svg, *backend_dir;                  /* plan */
     uint32_t objective, solver;                        /* HLLM_OBJECTIVE_..., HLLM_SOLVER_... */
     double time_limit, cpu_bandwidth;
@@ -81,6 +82,8 @@ int cli_open_runtime(cli *c, const cli_options *o);
 int cli_open_model(cli *c, const cli_options *o, uint32_t flags);
 int cli_open_engine(cli *c, const cli_options *o);
 int cli_open_session(cli *c, uint32_t n_ctx);
+/* The machine's profile at --profile, else in the user's cache folder; NULL model: no disk.  Free with hllm_profile_free. */
+int cli_open_profile(cli *c, bool remeasure, const char *model, hllm_profile **out);
 void cli_close(cli *c);
 void cli_session_options(const cli_options *o, uint32_t n_ctx, hllm_session_options *s);
 void cli_engine_options(const cli_options *o, hllm_engine_options *e);

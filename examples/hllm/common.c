@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -257,6 +258,32 @@ int cli_open_session(cli *c, uint32_t n_ctx)
     c->session_info.struct_size = sizeof c->session_info;
     rc = hllm_session_get_info(c->session, &c->session_info);
     return rc == HLLM_OK ? 0 : cli_fail(c, AT_SESSION, rc);
+}
+
+/* $XDG_CACHE_HOME/hllm or ~/.cache/hllm, made when it is missing; NULL: there is no home, nothing is kept. */
+static char *cache_file(const char *name)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const bool own = cache && *cache == '/';
+    if (!own && (!home || *home != '/')) return NULL;
+    const size_t cap = strlen(own ? cache : home) + strlen(name) + 32;
+    char *path = cli_alloc(cap, 1);
+    snprintf(path, cap, "%s%s", own ? cache : home, own ? "" : "/.cache");
+    mkdir(path, 0777);
+    snprintf(path + strlen(path), cap - strlen(path), "/hllm");
+    mkdir(path, 0777);
+    snprintf(path + strlen(path), cap - strlen(path), "/%s", name);
+    return path;
+}
+
+int cli_open_profile(cli *c, bool remeasure, const char *model, hllm_profile **out)
+{
+    char *kept = c->o->profile ? NULL : cache_file("machine.json");
+    const hllm_profile_options p = { .struct_size = sizeof p, .flags = remeasure ? HLLM_PROFILE_REMEASURE : 0, .path = c->o->profile ? c->o->profile : kept, .model_path = model };
+    const hllm_status rc = hllm_profile_open(c->rt, &p, out);
+    free(kept);
+    cli_warnings(c);
+    return rc == HLLM_OK ? 0 : cli_fail(c, AT_RUNTIME, rc);
 }
 
 void cli_close(cli *c)

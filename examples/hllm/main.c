@@ -116,7 +116,8 @@ static const char help_bench[] =
 static const char help_devices[] =
     "hllm devices   CPU, caches, instruction sets, memory, measured speeds\n"
     "\n"
-    "--remeasure           measure again (this version always measures)\n"
+    "--remeasure           measure again; else what was measured once is shown\n"
+    "--profile FILE        where that is kept (hllm/machine.json in the cache folder)\n"
     "-t THREADS  --isa NAME  --json\n";
 
 static const char help_plan[] =
@@ -124,11 +125,11 @@ static const char help_plan[] =
     "\n"
     "--gpu-bytes N --gpu-bandwidth B [--sync S]   a GPU (again for each): its bytes,\n"
     "                      bytes per second, seconds per hand-over (3e-5)\n"
-    "--cpu-bytes N  --cpu-bandwidth B   (available now; measured now)\n"
+    "--cpu-bytes N  --cpu-bandwidth B   (available now; from the machine's profile)\n"
     "--objective time|impact    a token's time, or activations on GPUs (time)\n"
     "--solver auto|builtin|glpk GLPK where its module is found\n"
     "--time-limit S        after it the best plan so far, with its gap (10)\n"
-    "--backend-dir DIR     where the GLPK module lies (beside the library)\n"
+    "--backend-dir DIR     where the GLPK module lies   --profile FILE\n"
     "-o PLAN.json          the plan as a file\n"
     "--svg FILE            the plan as a picture\n"
     "-c CONTEXT  --kv f16|f32|q8_0  --json\n"

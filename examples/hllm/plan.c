@@ -141,6 +141,24 @@ static int failed(cli *c, int at, hllm_status rc, const hllm_plan_shortage *lack
     return EXIT_ERROR;
 }
 
+/* Of this machine, when none is given: as its profile has it for the threads that compute. */
+static int find_speed(cli *c, hllm_plan_options *opt)
+{
+    hllm_profile *p = NULL;
+    hllm_profile_info i = { .struct_size = sizeof i };
+    hllm_machine_info m = { .struct_size = sizeof m };
+    if (opt->cpu_bytes_per_s > 0) return 0;
+    const int code = cli_open_profile(c, false, NULL, &p);
+    if (code) return code;
+    if (hllm_profile_get_info(p, &i) == HLLM_OK && hllm_runtime_machine(c->rt, &m) == HLLM_OK)
+        for (uint32_t j = 0; j < i.n_rates; j++) {
+            hllm_profile_rate r = { .struct_size = sizeof r };
+            if (hllm_profile_get_rate(p, j, &r) == HLLM_OK && r.n_threads == m.n_threads && strcmp(r.isa, m.isa) == 0) opt->cpu_bytes_per_s = r.read_bytes_per_s;
+        }
+    hllm_profile_free(p);
+    return 0;
+}
+
 int cmd_plan(const cli_options *o)
 {
     cli c;
@@ -157,7 +175,7 @@ int cmd_plan(const cli_options *o)
             free(json.data);
             if (rc != HLLM_OK) code = failed(&c, AT_RUNTIME, rc, &lack);
         }
-    } else if ((code = cli_open_model(&c, o, HLLM_MODEL_HEADER_ONLY)) == 0) {
+    } else if ((code = cli_open_model(&c, o, HLLM_MODEL_HEADER_ONLY)) == 0 && (code = find_speed(&c, &opt)) == 0) {
         const hllm_status rc = hllm_plan_solve(c.model, &opt, &plan);
         if (rc != HLLM_OK) code = failed(&c, AT_MODEL, rc, &lack);
     }

@@ -10,6 +10,7 @@
     USE(hllm_model_open) USE(hllm_model_open_fd) USE(hllm_model_special_token) USE(hllm_model_tensor) \
     USE(hllm_model_tensor_read) USE(hllm_model_token) USE(hllm_plan_check) USE(hllm_plan_draw) USE(hllm_plan_free) USE(hllm_plan_get_device) USE(hllm_plan_get_info) USE(hllm_plan_get_layer) \
     USE(hllm_plan_get_part) USE(hllm_plan_last_error) USE(hllm_plan_read) USE(hllm_plan_solve) USE(hllm_plan_solve_problem) USE(hllm_plan_write) \
+    USE(hllm_profile_free) USE(hllm_profile_get_info) USE(hllm_profile_get_rate) USE(hllm_profile_open) \
     USE(hllm_progress_cancel) USE(hllm_progress_create) \
     USE(hllm_progress_free) USE(hllm_progress_read) USE(hllm_runtime_create) USE(hllm_runtime_free) \
     USE(hllm_runtime_last_error) USE(hllm_runtime_machine) USE(hllm_runtime_measure) USE(hllm_session_create) \

@@ -40,6 +40,20 @@ SIZE(hllm_machine_speed, 24);
 AT(hllm_machine_speed, struct_size, 0, 4); AT(hllm_machine_speed, reserved0, 4, 4);
 AT(hllm_machine_speed, read_bytes_per_s, 8, 8); AT(hllm_machine_speed, int8_ops_per_s, 16, 8);
 
+SIZE(hllm_profile_options, 24);
+AT(hllm_profile_options, struct_size, 0, 4); AT(hllm_profile_options, flags, 4, 4); AT(hllm_profile_options, path, 8, 8);
+AT(hllm_profile_options, model_path, 16, 8);
+
+SIZE(hllm_profile_info, 40);
+AT(hllm_profile_info, struct_size, 0, 4); AT(hllm_profile_info, n_rates, 4, 4); AT(hllm_profile_info, from_file, 8, 4);
+AT(hllm_profile_info, n_gpus, 12, 4); AT(hllm_profile_info, sync_s, 16, 8); AT(hllm_profile_info, disk_bytes_per_s, 24, 8);
+AT(hllm_profile_info, memory_available_bytes, 32, 8);
+
+SIZE(hllm_profile_rate, 40);
+AT(hllm_profile_rate, struct_size, 0, 4); AT(hllm_profile_rate, n_threads, 4, 4); AT(hllm_profile_rate, isa, 8, 8);
+AT(hllm_profile_rate, read_bytes_per_s, 16, 8); AT(hllm_profile_rate, gather_bytes_per_s, 24, 8);
+AT(hllm_profile_rate, int8_ops_per_s, 32, 8);
+
 SIZE(hllm_model_options, 16);
 AT(hllm_model_options, struct_size, 0, 4); AT(hllm_model_options, flags, 4, 4); AT(hllm_model_options, progress, 8, 8);
 
@@ -174,7 +188,7 @@ IS(HLLM_RUN_WAITING, 3); IS(HLLM_RUN_DONE, 4); IS(HLLM_FINISH_NONE, 0); IS(HLLM_
 IS(HLLM_FINISH_STOP_TEXT, 2); IS(HLLM_FINISH_LENGTH, 3); IS(HLLM_FINISH_CONTEXT_FULL, 4); IS(HLLM_FINISH_CANCELLED, 5);
 IS(HLLM_FINISH_ERROR, 6); IS(HLLM_MODEL_HEADER_ONLY, 2); IS(HLLM_OBJECTIVE_AUTO, 0); IS(HLLM_OBJECTIVE_TIME, 1);
 IS(HLLM_OBJECTIVE_IMPACT, 2); IS(HLLM_SOLVER_AUTO, 0); IS(HLLM_SOLVER_BUILTIN, 1); IS(HLLM_SOLVER_GLPK, 2);
-IS(HLLM_PLAN_CHECK_MACHINE, 1); IS(HLLM_PLAN_ANSWER, 1); IS(HLLM_PLAN_NEURON, 1); IS(HLLM_PLAN_LAYER, 2);
+IS(HLLM_PROFILE_REMEASURE, 1); IS(HLLM_PLAN_CHECK_MACHINE, 1); IS(HLLM_PLAN_ANSWER, 1); IS(HLLM_PLAN_NEURON, 1); IS(HLLM_PLAN_LAYER, 2);
 
 /* struct_size comes first in every struct that has one: the library reads it before it knows anything else. */
 int main(void)

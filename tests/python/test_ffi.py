@@ -55,7 +55,7 @@ class Ffi(unittest.TestCase):
             self.assertEqual([a or b for a, b in declared], [f[0] for f in mine[name]._fields_], name)
 
     def test_constants(self) -> None:
-        names = [n for n in vars(_ffi) if re.match(r"(E|LOG|MODEL|VALUE|TOKENIZE|DETOKENIZE|SPECIAL|CHAT|OBJECTIVE|SOLVER|PLAN|LOAD|ACT|KV|GENERATE|RUN|FINISH)_[A-Z0-9_]+$", n)]
+        names = [n for n in vars(_ffi) if re.match(r"(E|LOG|MODEL|VALUE|TOKENIZE|DETOKENIZE|SPECIAL|CHAT|OBJECTIVE|SOLVER|PLAN|PROFILE|LOAD|ACT|KV|GENERATE|RUN|FINISH)_[A-Z0-9_]+$", n)]
         pairs = [(n, getattr(_ffi, n)) for n in names] + list(_ffi.STATUS.items())
         body = "".join(f'printf("{n} %d\\n", (int)HLLM_{n});\n' for n, _ in pairs)
         self.assertEqual(self.c_output(body), [f"{n} {v}" for n, v in pairs])

@@ -35,6 +35,7 @@ CHAT_NO_GENERATION_PROMPT, CHAT_NO_THINKING = 1, 2
 OBJECTIVE_AUTO, OBJECTIVE_TIME, OBJECTIVE_IMPACT = 0, 1, 2
 SOLVER_AUTO, SOLVER_BUILTIN, SOLVER_GLPK = 0, 1, 2
 PLAN_CHECK_MACHINE, PLAN_ANSWER, PLAN_NEURON, PLAN_LAYER = 1, 1, 1, 2
+PROFILE_REMEASURE = 1
 LOAD_AUTO, LOAD_MMAP, LOAD_READ = 0, 1, 2
 ACT_Q8, ACT_F32 = 0, 1
 KV_F16, KV_F32, KV_Q8_0 = 0, 1, 2
@@ -73,6 +74,20 @@ class MachineInfo(Struct):
 
 class MachineSpeed(Struct):
     _fields_ = _fields((c_uint32, "struct_size reserved0"), (c_double, "read_bytes_per_s int8_ops_per_s"))
+
+
+class ProfileOptions(Struct):
+    _fields_ = _fields((c_uint32, "struct_size flags"), (c_char_p, "path model_path"))
+
+
+class ProfileInfo(Struct):
+    _fields_ = _fields((c_uint32, "struct_size n_rates from_file n_gpus"), (c_double, "sync_s disk_bytes_per_s"),
+                       (c_uint64, "memory_available_bytes"))
+
+
+class ProfileRate(Struct):
+    _fields_ = _fields((c_uint32, "struct_size n_threads"), (c_char_p, "isa"),
+                       (c_double, "read_bytes_per_s gather_bytes_per_s int8_ops_per_s"))
 
 
 class ModelOptions(Struct):
@@ -209,6 +224,10 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "hllm_log_poll": (_I, [_P, _PU, _B, _Z, _PZ]),
     "hllm_runtime_machine": (_I, [_P, _to(MachineInfo)]),
     "hllm_runtime_measure": (_I, [_P, _to(MachineSpeed)]),
+    "hllm_profile_open": (_I, [_P, _to(ProfileOptions), _PP]),
+    "hllm_profile_free": (None, [_P]),
+    "hllm_profile_get_info": (_I, [_P, _to(ProfileInfo)]),
+    "hllm_profile_get_rate": (_I, [_P, _U, _to(ProfileRate)]),
     "hllm_progress_create": (_I, [_P, _PP]),
     "hllm_progress_free": (None, [_P]),
     "hllm_progress_read": (_I, [_P, _PL, _PL]),

@@ -46,6 +46,22 @@ class MachineSpeed(NamedTuple):
     int8_ops_per_s: float
 
 
+class MachineRate(NamedTuple):
+    isa: str
+    n_threads: int
+    read_bytes_per_s: float
+    gather_bytes_per_s: float
+    int8_ops_per_s: float
+
+
+class MachineProfile(NamedTuple):
+    rates: List[MachineRate]
+    from_file: bool
+    sync_s: float
+    disk_bytes_per_s: float
+    memory_available_bytes: int
+
+
 class ModelInfo(NamedTuple):
     gguf_version: int
     family: str
@@ -119,6 +135,24 @@ class Runtime(Owner):
         with self._handle as h:
             check(lib.hllm_runtime_measure(h, byref(raw)), lib.hllm_runtime_last_error, h)
         return copy(MachineSpeed, raw)
+
+    def profile(self, path: Optional[PathLike] = None, *, model: Optional[PathLike] = None, remeasure: bool = False) -> MachineProfile:
+        """What this machine was measured to do: read from path, or measured (some seconds) and written there.  model: a file on the
+        disk whose speed counts."""
+        options = _ffi.ProfileOptions(flags=_ffi.PROFILE_REMEASURE if remeasure else 0, path=c_path(path) if path is not None else None,
+                                      model_path=c_path(model) if model is not None else None)
+        out, info, rates = c_void_p(), _ffi.ProfileInfo(), []
+        with self._handle as h:
+            check(lib.hllm_profile_open(h, byref(options), byref(out)), lib.hllm_runtime_last_error, h)
+            try:
+                check(lib.hllm_profile_get_info(out, byref(info)), lib.hllm_runtime_last_error, h)
+                for index in range(info.n_rates):
+                    rate = _ffi.ProfileRate()
+                    check(lib.hllm_profile_get_rate(out, index, byref(rate)), lib.hllm_runtime_last_error, h)
+                    rates.append(copy(MachineRate, rate))
+            finally:
+                lib.hllm_profile_free(out)
+        return MachineProfile(rates, bool(info.from_file), info.sync_s, info.disk_bytes_per_s, info.memory_available_bytes)
 
     def log_lines(self) -> List[Tuple[int, str]]:
         """Takes (level, line) pairs out of the log; level 2 is a warning."""

@@ -91,7 +91,8 @@ class Plan(Owner):
         raw.cpu_budget_bytes, raw.cpu_bytes_per_s = unsigned("cpu_bytes", cpu_bytes, 64), cpu_bytes_per_s
         array = (_ffi.PlanGpu * len(gpus))()
         for i, gpu in enumerate(gpus):
-            array[i] = _ffi.PlanGpu(budget_bytes=unsigned("budget_bytes", gpu.budget_bytes, 64), bytes_per_s=gpu.bytes_per_s, sync_s=gpu.sync_s)
+            array[i] = _ffi.PlanGpu(budget_bytes=unsigned("budget_bytes", gpu.budget_bytes, 64), bytes_per_s=gpu.bytes_per_s,
+                                    sync_s=gpu.sync_s)
         raw.gpus, raw.n_gpus = array, len(gpus)
         own = not isinstance(model, Model)
         opened = model if isinstance(model, Model) else Model(model, header_only=True)
@@ -113,8 +114,8 @@ class Plan(Owner):
         return cls(out, rt)
 
     @classmethod
-    def solve(cls, problem: Union[str, bytes, Mapping[str, Any]], *, objective: str = "auto", solver: str = "auto", time_limit_s: float = 0.0,
-              module_dir: Optional[PathLike] = None, runtime: Optional[Runtime] = None) -> "Plan":
+    def solve(cls, problem: Union[str, bytes, Mapping[str, Any]], *, objective: str = "auto", solver: str = "auto",
+              time_limit_s: float = 0.0, module_dir: Optional[PathLike] = None, runtime: Optional[Runtime] = None) -> "Plan":
         """A problem as JSON text, or as what json.dumps takes."""
         raw = cls._options(objective, solver, time_limit_s, module_dir)
         text = problem if isinstance(problem, (str, bytes)) else json.dumps(problem)

@@ -86,7 +86,8 @@ typedef struct hllm_model    hllm_model;
 typedef struct hllm_engine   hllm_engine;
 typedef struct hllm_session  hllm_session;
 
-/* All memory of the library comes through here, from any of its threads.  align is a power of two up to 2 MiB; a result that is
+/* All memory of the library comes through here, from any of its threads (but what libjansson takes while plans are read and written, and
+ * GLPK while it solves).  align is a power of two up to 2 MiB; a result that is
  * not so aligned is refused.  free gets what alloc returned, with the same bytes and align. */
 typedef struct hllm_allocator {
     uint32_t struct_size;

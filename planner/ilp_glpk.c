@@ -638,11 +638,9 @@ static bool build_ring(job *j, uint32_t k, double limit, double *found)
             if (k > 1) {
                 const double o = m ? p->devices[0].output_s * 1e3 : 0, R = fmax(0, -fixed);
                 c->buffer = column(P, GLP_CV, 0, R, 0);
-                c->small = o > 0 ? column(P, GLP_BV, 0, 1, 0) : 0;          /* no buffer: the time left after the output is too short */
+                /* B <= s (T - o) - D.  Where that is below 0 the formula has B = 0; but then T >= o + D / s by the stall's own row. */
                 entry(j, c->buffer, per_layer); entry(j, T, -1); entry(j, c->over, per_layer);
-                if (c->small) entry(j, c->small, -o);
                 row(j, P, -DBL_MAX, -o);
-                if (c->small) { entry(j, c->buffer, 1); entry(j, c->small, R); row(j, P, -DBL_MAX, R); }
             }
             entry(j, c->stall, 1); entry(j, c->over, -per_layer); entry(j, c->w, k * d->alpha_s * 1e3); entry(j, c->n, k * d->beta_s * 1e3);
             if (c->buffer) entry(j, c->buffer, (k - 1) * per_layer);

@@ -60,6 +60,15 @@ static void one_ring(uint32_t i)
     CHECK_MSG(plan.bound <= best * (1 + 1e-6) && plan.gap <= 1e-3, "ring %u: bound %.12g, best %.12g", i, plan.bound, best);
 }
 
+static long resident_pages(void)
+{
+    long all = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%ld %ld", &all, &resident) != 2) resident = 0;
+    if (f) fclose(f);
+    return resident;
+}
+
 /* A problem large enough that GLPK is busy for a while. */
 enum { L = 40, B = 100 };
 static hl_neuron_layer big_layers[L];
@@ -152,8 +161,12 @@ int main(int argc, char **argv)
     REQUIRE(file >= 0);
     fflush(stdout);
     dup2(file, 1);
-    for (uint32_t i = 0; i < n; i++) one_neurons(i);
+    long early = 0;
+    for (uint32_t i = 0; i < n; i++) { one_neurons(i); if (i == n / 4) early = resident_pages(); }
     for (uint32_t i = 0; i < n; i++) one_ring(i);
+    /* What GLPK keeps per thread goes with the thread. */
+    const long more = resident_pages() - early;
+    CHECK_MSG(SANITIZED || more < 1024, "%ld pages more after %u problems", more, n);
     faults();
     fflush(stdout);
     struct stat st;

@@ -8,6 +8,17 @@
 #include "check.h"
 #include "planner.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#  define SANITIZED 1
+#elif defined(__has_feature)
+#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#    define SANITIZED 1
+#  endif
+#endif
+#ifndef SANITIZED
+#  define SANITIZED 0
+#endif
+
 static uint64_t random_state = 1;
 static inline uint32_t pick(uint32_t n)                /* 0..n-1 */
 {

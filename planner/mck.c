@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NEAR 1e-4                                      /* then the other passes get this long */
+#define NEAR_NS 1000000000u
 #define GOOD 1e-7                                      /* no further pass for less than this */
 
 typedef struct edge { double slope, dw, dc; uint32_t k, from, to; } edge;      /* of class k, from hull option to the next */
@@ -35,7 +37,7 @@ typedef struct solver {
     double *rest_w, *rest_c; uint32_t *rest_edge; uint32_t n_rest, rest_min;
     double best, bound;
     double cut, cut_reduced;                           /* the least bound of what was put aside: in this pass; with an option, for good */
-    uint32_t max_states;                               /* of this pass */
+    uint32_t max_states; uint64_t deadline_ns;         /* of this pass */
     double eps_w;
     trace **traces; uint32_t *trace_len;
 } solver;
@@ -62,7 +64,7 @@ static int by_bound(const void *a, const void *b)
 }
 
 static double tolerance_of(const solver *s) { return s->p->tolerance * fabs(s->best); }
-static bool late(const solver *s) { return s->p->deadline_ns && hl_now_ns() > s->p->deadline_ns; }
+static bool late(const solver *s) { return s->deadline_ns && hl_now_ns() > s->deadline_ns; }
 static void put_aside(solver *s, double bound) { if (bound < s->cut) s->cut = bound; }
 
 /* The lower hull of the living options of class k; its edges are appended. */
@@ -307,7 +309,10 @@ static hl_status branch(solver *s, uint32_t depth, const state *from, uint32_t n
     for (uint32_t i = s->p->first[k]; i < s->p->first[k + 1]; i++) {
         uint32_t hint = s->rest_min < s->n_rest ? s->rest_min : s->n_rest ? s->n_rest - 1 : 0;
         if (!s->alive[i]) continue;
-        if (n > 4 * s->max_states) n = select_best(s, *to, prune(s, *to, n));
+        if (n > 4 * s->max_states) {
+            n = select_best(s, *to, prune(s, *to, n));
+            if (late(s)) { for (uint32_t j = 0; j < n_from; j++) put_aside(s, from[j].bound); s->p->complete = false; break; }       /* the rest of this depth */
+        }
         if (n + n_from > *cap) {
             const size_t more = HL_MAX((size_t)*cap * 2, (size_t)n + n_from);
             if (more > UINT32_MAX / 2) { rc = HLLM_E_LIMIT; goto done; }
@@ -409,14 +414,20 @@ hl_status hl_mck_solve(hl_mem *mem, hl_mck *p)
     build_edges(&s);
     build_rest(&s, 0);
     s.bound = rest_bound(&s, 0, &hint);
-    if (s.bound == INFINITY) goto done;                /* not even parts of options fit */
+    if (s.bound == INFINITY || p->lo > p->hi + s.eps_w) goto done;          /* not even parts of options fit */
     const double slope = multiplier(&s), root = s.bound;
     complete(&s, 0, 0, 0);
+    const uint64_t begin = hl_now_ns();
+    s.deadline_ns = p->deadline_ns;
     for (uint32_t pass = 0; pass < 3; pass++) {
         s.cut = s.cut_reduced;
         if (p->found && root >= s.best - tolerance_of(&s)) { s.cut = root; break; }
         if (late(&s) && pass) break;
+        if (pass && s.max_states == p->max_states) break;
         s.max_states = pass == 2 ? p->max_states : HL_MIN(p->max_states, pass ? 3000u : 200u);
+        /* Near enough already: what is left may be no more than the relaxation's own gap, which no search closes quickly. */
+        if (pass && p->found && s.best - s.bound <= NEAR * fabs(s.best)) s.deadline_ns = begin + NEAR_NS;
+        if (p->deadline_ns && s.deadline_ns > p->deadline_ns) s.deadline_ns = p->deadline_ns;
         p->complete = true;
         s.bound = root;
         if (p->found) { reduce(&s, slope); s.cut = s.cut_reduced; }

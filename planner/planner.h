@@ -158,6 +158,8 @@ hl_status hl_plan_layers(hl_mem *mem, const hl_layer_problem *p, uint32_t solver
 /* Verifies the placement and fills objective, seconds_per_token and bytes; HLLM_E_MISMATCH with the reason when it is not admissible. */
 hl_status hl_neuron_plan_value(hl_mem *mem, const hl_neuron_problem *p, hl_neuron_plan *plan, hl_error *err);
 hl_status hl_layer_plan_value(const hl_layer_problem *p, hl_layer_plan *plan, hl_error *err);
+/* What a device of a ring reads from its disk for each token (without a stream buffer's share). */
+double hl_layer_disk_bytes(const hl_layer_problem *p, uint32_t im, uint32_t layers, uint32_t gpu_layers);
 /* |objective - bound| / |bound|; 0 when equal, 1 when only the bound is 0. */
 double hl_plan_gap(double objective, double bound);
 

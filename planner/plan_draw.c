@@ -46,7 +46,7 @@ static void box(hl_out *o, int64_t x, int y, int64_t w, int h, const char *colou
 
 static int64_t tenths(double share) { return share > 0 ? (int64_t)(fmin(share, 1) * WIDTH * 10 + 0.5) : 0; }
 
-static void mib(char *buf, size_t cap, double bytes)
+static void gib_text(char *buf, size_t cap, double bytes)
 {
     char number[32];
     const double x = bytes / 1073741824.0;
@@ -70,12 +70,13 @@ static int draw_devices(const hl_plan *plan, hl_out *o, int y)
             x += w;
         }
         hl_out_printf(o, "<rect x=\"%d\" y=\"%d\" width=\"%" PRId64 "\" height=\"%d\" fill=\"none\" stroke=\"#333\"/>\n", LEFT, y, tenths(d.budget_bytes / most) / 10, BAR);
-        mib(a, sizeof a, d.bytes);
-        mib(b, sizeof b, d.budget_bytes);
+        gib_text(a, sizeof a, d.bytes);
+        gib_text(b, sizeof b, d.budget_bytes);
         snprintf(line, sizeof line, "%s of %s", a, b);
         for (uint32_t j = 0; j < d.n_parts; j++) {
             const size_t n = strlen(line);
-            mib(a, sizeof a, d.parts[j].bytes);
+            if (d.parts[j].bytes <= 0) continue;
+            gib_text(a, sizeof a, d.parts[j].bytes);
             snprintf(line + n, sizeof line - n, "  %s %s", d.parts[j].kind, a);
         }
         text(o, LEFT, y + BAR + 13, "start", line);

@@ -1,6 +1,7 @@
 /* planner_glpk.c: the GLPK module: 1,000 random neuron problems and 1,000 random rings against brute force (never better than the best,
  * within the gap that it reports, and that at most 1e-3), what it refuses, and that nothing that goes wrong inside
  * GLPK ends the process, prints, or leaks.  Skipped when the module was not built. */
+#include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -155,6 +156,12 @@ int main(int argc, char **argv)
     REQUIRE(rc == HLLM_OK);
     REQUIRE(hl_mem_new(NULL, &mem) == HLLM_OK);
     CHECK(hl_module_open_glpk(&err, "/nonexistent", &(hl_module){ 0 }) == HLLM_E_NOT_FOUND);
+    /* Another ABI number on either side: refused. */
+    hl_planner_core other = *glpk.planner.core;
+    hl_planner_module made;
+    union { void *data; hl_planner_module_entry *fn; } entry = { .data = dlsym(glpk.handle, HL_PLANNER_MODULE_ENTRY) };
+    other.abi++;
+    CHECK(entry.data && !entry.fn(&other, &made) && entry.fn(glpk.planner.core, &made) && made.abi == HL_PLANNER_MODULE_ABI);
     /* Not a word from GLPK: what the process writes while it works goes to a file that must stay empty. */
     char name[] = "/tmp/hllm-glpk-XXXXXX";
     const int file = mkstemp(name), out = dup(1), errors = dup(2);

@@ -108,8 +108,8 @@ static void fill_costs(solver *s, double T)
     }
 }
 
-/* The cheapest ring for T.  Without links a hop costs the same wherever it goes: then one table for "anything before" will do, kept in
- * the row of device M - 1 ... here: prefix rows, so both kinds are one loop over the device before. */
+/* The cheapest ring for the costs in s->cost.  Without links a hop costs the same wherever it goes: then one row, the best of all devices
+ * before, is enough, and the loop over the device before has one turn. */
 static double fill_table(solver *s, uint32_t *layers, uint32_t *gpu_layers)
 {
     const uint32_t M = s->M, W = s->W;

@@ -30,7 +30,6 @@ typedef struct solver {
     double *numbers; uint64_t *counts;                 /* what the curves point into */
     double total;                                      /* bytes of everything */
     double room[HL_MAX_GPUS], fixed;                   /* budgets less what is placed already, which is `fixed` */
-    uint64_t max_neurons;                              /* method paper: at most so many on GPUs */
     /* classes: n_free dense items, then the layers */
     uint32_t n_free, n_classes, n_options;
     uint32_t *first, *length;                          /* [n_classes * n_gpus + 1]; [n_options] batches */
@@ -112,7 +111,7 @@ static double cost_of(const solver *s, const curve *v, uint32_t n, uint32_t g)
     return s->impact ? -v->gain[n] : layer_time(s, v, n, g);
 }
 
-/* Classes and options; cost NULL-like `weigh`: the question is only how many bytes the GPUs can take. */
+/* Classes and options.  weigh: the costs are minus the bytes, the question being only how many the GPUs can take. */
 static hl_status build_classes(solver *s, bool weigh)
 {
     hl_status rc = HLLM_OK;

@@ -186,7 +186,7 @@ hl_status hl_placement_problem(const hllm_model *h, const hllm_plan_options *opt
     uint64_t head, embedding;
     *out = NULL;
     if (!m->family) return hl_fail(err, HLLM_E_STATE, "%s: the model was opened for its vocabulary only", hl_gguf_path(m->gguf));
-    HL_TRY(hl_session_sizes_for(m, &(hllm_session_options){ sizeof(hllm_session_options), n_ctx, opt->kv, 0 }, err, &sizes));
+    HL_TRY(hl_session_sizes_for(m, &(hllm_session_options){ sizeof(hllm_session_options), n_ctx, opt->kv, 0, NULL }, err, &sizes));
     HL_TRY(hl_plan_new(h->rt->env.mem, HL_PLAN_NEURON, &plan));
     HL_NEED(bytes = hl_plan_alloc(plan, m->config.n_layers, sizeof *bytes));
     count(m, bytes, &head, &embedding);

@@ -165,6 +165,7 @@ group_session() {
     refused 1 'HLLM_E_MISMATCH' run -m "$model" -n 3 --load-session "$tmp/session" --kv f32
     h 1 run -m "$model" -p x -n 1 --save "$tmp/no/such/folder"
     err 'no/such/folder'
+    refused 1 '/dev/zero: longer than 268435456 bytes' run -m "$model" -f /dev/zero -n 1
     mkfifo "$tmp/fifo"
     h 1 run -m "$model" -p x -n 1 --save "$tmp/fifo"
     err 'not a regular file'

@@ -320,6 +320,8 @@ void cli_append(cli_bytes *b, const void *data, size_t n)
     b->data[b->n] = 0;
 }
 
+enum { TEXT_MOST = 256 << 20 };                        /* a device like /dev/zero never ends */
+
 int cli_read_all(const cli_options *o, const char *path, cli_bytes *out)
 {
     char buf[65536];
@@ -328,9 +330,10 @@ int cli_read_all(const cli_options *o, const char *path, cli_bytes *out)
     memset(out, 0, sizeof *out);
     if (!f) return cli_error(o, "%s: %s", path, strerror(errno));
     cli_append(out, "", 0);
-    while ((n = fread(buf, 1, sizeof buf, f)) > 0) cli_append(out, buf, n);
+    while (out->n <= TEXT_MOST && (n = fread(buf, 1, sizeof buf, f)) > 0) cli_append(out, buf, n);
     const int failed = ferror(f) ? errno : 0;
     if (path) fclose(f);
+    if (out->n > TEXT_MOST) return cli_error(o, "%s: longer than %u bytes, the limit for a text", path ? path : "stdin", (unsigned)TEXT_MOST);
     return failed ? cli_error(o, "%s: %s", path ? path : "stdin", strerror(failed)) : 0;
 }
 

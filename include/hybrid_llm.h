@@ -638,6 +638,7 @@ typedef struct hllm_run_stats {
     uint64_t memory_peak_bytes;                     /* of this library's allocations in this runtime */
     double   active_share;                          /* FFN neurons computed / all; 1 when dense */
     const char *mode;                               /* "exact" */
+    uint64_t decode_weight_bytes;                   /* the weights' part of decode_bytes_per_token: sessions that run at once share it */
 } hllm_run_stats;
 HLLM_API hllm_status hllm_session_stats(const hllm_session *s, hllm_run_stats *out);
 

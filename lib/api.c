@@ -429,7 +429,7 @@ hllm_status hllm_session_stats(const hllm_session *cs, hllm_run_stats *out)
     v.n_prompt = s->n_prompt; v.n_generated = s->n_generated; v.n_reused = s->n_reused;
     if (s->prompt_done_ns) v.prompt_ns = s->prompt_done_ns - s->start_ns;
     if (s->first_token_ns) { v.first_token_ns = s->first_token_ns - s->start_ns; v.decode_ns = s->last_token_ns - s->first_token_ns; }
-    v.decode_bytes_per_token = s->engine->decode_weight_bytes;
+    v.decode_bytes_per_token = v.decode_weight_bytes = s->engine->decode_weight_bytes;
     for (uint32_t il = 0; il < s->engine->model->config.n_layers; il++) {
         const uint32_t window = s->engine->model->layers[il].window, seen = window ? HL_MIN(window, s->n_kv) : s->n_kv;
         const hl_kv_layer *kv = &s->kv[il];

@@ -5,8 +5,10 @@
  */
 #include "cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static double per_second(double n, uint64_t ns) { return n > 0 && ns > 0 ? n * 1e9 / (double)ns : 0; }
@@ -95,11 +97,28 @@ static int generate(cli *c, const cli_bytes *prompt)
     return code;
 }
 
+/* Before an answer is computed that could then not be saved; what the library finds later is told too. */
+static int check_save(const cli_options *o)
+{
+    struct stat st;
+    const char *slash = o->save ? strrchr(o->save, '/') : NULL;
+    if (!slash) return 0;
+    cli_bytes folder = { 0 };
+    cli_append(&folder, o->save, slash == o->save ? 1 : (size_t)(slash - o->save));
+    cli_append(&folder, "", 1);
+    int code = 0;
+    if (stat(folder.data, &st) != 0) code = cli_error(o, "--save %s: %s: %s", o->save, folder.data, strerror(errno));
+    else if (!S_ISDIR(st.st_mode)) code = cli_error(o, "--save %s: %s is not a directory", o->save, folder.data);
+    free(folder.data);
+    return code;
+}
+
 int cmd_run(const cli_options *o)
 {
     cli c;
     cli_bytes prompt = { 0 };
-    int code = 0;
+    int code = check_save(o);
+    if (code) return code;
     if (o->prompt) cli_append(&prompt, o->prompt, strlen(o->prompt));
     else if (o->load_session && !o->file) cli_append(&prompt, "", 0);
     else {

@@ -162,11 +162,12 @@ SIZE(hllm_token_record, 16);
 AT(hllm_token_record, token, 0, 4); AT(hllm_token_record, logprob, 4, 4); AT(hllm_token_record, n_top, 8, 4);
 AT(hllm_token_record, text_end, 12, 4);
 
-SIZE(hllm_run_stats, 72);
+SIZE(hllm_run_stats, 80);
 AT(hllm_run_stats, struct_size, 0, 4); AT(hllm_run_stats, n_prompt, 4, 4); AT(hllm_run_stats, n_generated, 8, 4);
 AT(hllm_run_stats, n_reused, 12, 4); AT(hllm_run_stats, prompt_ns, 16, 8); AT(hllm_run_stats, first_token_ns, 24, 8);
 AT(hllm_run_stats, decode_ns, 32, 8); AT(hllm_run_stats, decode_bytes_per_token, 40, 8);
 AT(hllm_run_stats, memory_peak_bytes, 48, 8); AT(hllm_run_stats, active_share, 56, 8); AT(hllm_run_stats, mode, 64, 8);
+AT(hllm_run_stats, decode_weight_bytes, 72, 8);
 
 IS(HLLM_OK, 0); IS(HLLM_E_ARG, -1); IS(HLLM_E_NOMEM, -2); IS(HLLM_E_IO, -3); IS(HLLM_E_FORMAT, -4); IS(HLLM_E_TRUNCATED, -5);
 IS(HLLM_E_VERSION, -6); IS(HLLM_E_ENDIAN, -7); IS(HLLM_E_LIMIT, -8); IS(HLLM_E_UNSUPPORTED, -9); IS(HLLM_E_MISMATCH, -10);

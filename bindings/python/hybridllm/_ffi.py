@@ -200,7 +200,7 @@ class TokenRecord(ctypes.Structure):
 class RunStats(Struct):
     _fields_ = _fields((c_uint32, "struct_size n_prompt n_generated n_reused"),
                        (c_uint64, "prompt_ns first_token_ns decode_ns decode_bytes_per_token memory_peak_bytes"),
-                       (c_double, "active_share"), (c_char_p, "mode"))
+                       (c_double, "active_share"), (c_char_p, "mode"), (c_uint64, "decode_weight_bytes"))
 
 
 # Letters for the rows below.  Bytes that come back through a pointer use P; buffers that C writes use B (a ctypes array).

@@ -47,6 +47,7 @@ class RunStats(NamedTuple):
     memory_peak_bytes: int
     active_share: float
     mode: str
+    decode_weight_bytes: int
 
 
 class TokenRecord(NamedTuple):

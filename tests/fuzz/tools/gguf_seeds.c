@@ -79,7 +79,8 @@ int main(int argc, char **argv)
     gf_str(f, "llama.rope.scaling.type", "yarn");
     gf_f32(f, "llama.rope.scaling.factor", 4);
     gf_u32(f, "llama.rope.scaling.original_context_length", 16);
-    gf_f32_tensor(f, "token_embd.weight", 2, GF_SPM_VOCAB, 0, 1);
+    t = gf_f32_tensor(f, "token_embd.weight", 2, GF_SPM_VOCAB, 0, 1);
+    for (int i = 0; i < 2; i++) ((float *)t->data.p)[2 * 259 + i] *= 16;     /* tests/cli.sh: the space, once said, is said again */
     gf_f32_tensor(f, "output_norm.weight", 2, 0, 1, 0);
     static const char *const of_layer[] = { "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down" };
     gf_f32_tensor(f, "blk.0.attn_norm.weight", 2, 0, 1, 0);

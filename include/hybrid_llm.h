@@ -280,7 +280,8 @@ enum {
 };
 /* The exact bytes of the tokens, which may end inside a character.  Same buffer rule.  Undoes hllm_tokenize, but for bytes that the
  * vocabulary has no token for: these are lost in tokenizing.  SmolLM2's, say, lacks 0x06, 0x14, 0xF1 and others: a control character
- * among them gives no token, a byte that is no UTF-8 gives U+FFFD; vocabularies without byte tokens have the unknown token for it. */
+ * among them gives no token, a byte that is no UTF-8 gives U+FFFD; vocabularies without byte tokens have the unknown token for it.
+ * SPM writes a space as U+2581: that character itself comes back as a space. */
 HLLM_API hllm_status hllm_detokenize(const hllm_model *m, const int32_t *tokens, size_t n, uint32_t flags,
                                      char *buf, size_t cap, size_t *bytes_out);
 
@@ -541,7 +542,8 @@ HLLM_API hllm_status hllm_session_fork(hllm_session *s, hllm_session **out);
  * A process killed meanwhile leaves nothing behind where the file system has files without names (O_TMPFILE); elsewhere, or in the
  * last instant, .hllm-*.tmp beside path, which may be deleted. */
 HLLM_API hllm_status hllm_session_save(hllm_session *s, const char *path);
-/* Restores a file saved with the same model and KV type; its tokens must fit in n_ctx.  The file is read twice, first to check all of
+/* Restores a file saved with the same model and KV type; its tokens must fit in n_ctx, and n_ctx must lie on the same side of the
+ * model's original context where that decides about the rope factors (Phi-3; else HLLM_E_MISMATCH).  The file is read twice, first to check all of
  * it, and no second copy of the cache is needed (about 1 MiB).  On any error the session is as it was; only when the file changes or
  * fails between the two readings it is empty, as after a rewind to 0, and the text says so. */
 HLLM_API hllm_status hllm_session_load(hllm_session *s, const char *path);
@@ -579,7 +581,7 @@ typedef struct hllm_generate_options {
     uint32_t n_bias;
     uint32_t n_stop;                  /* at most 64 */
     const hllm_logit_bias *bias;      /* [n_bias] copied */
-    const char *const *stop;          /* [n_stop] copied; text that ends the answer and is not part of it; at most 1,024 bytes each */
+    const char *const *stop;          /* [n_stop] copied; text that ends the answer and is not part of it, compared byte by byte; at most 1,024 bytes each */
 } hllm_generate_options;
 
 /* Starts answering and returns at once.  Borrows prompt; opt may be NULL.  HLLM_E_STATE: a generation is already running.
@@ -627,7 +629,8 @@ HLLM_API hllm_status hllm_generate_logits(hllm_session *s, float *out, size_t n)
 HLLM_API hllm_status hllm_generate_continue(hllm_session *s, const uint8_t *allowed, size_t bytes);
 
 /* From any thread: stops what runs on this session within one layer's work; hllm_session_eval too.  What was generated
- * remains and the session stays usable. */
+ * remains and the session stays usable.  While a call that starts a generation is still inside, that call ends with
+ * HLLM_E_CANCELLED and nothing has begun; on an idle session it does nothing. */
 HLLM_API hllm_status hllm_generate_cancel(hllm_session *s);
 
 typedef struct hllm_run_stats {

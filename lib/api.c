@@ -21,6 +21,9 @@ static hl_status enter(hllm_session *s)
 static hl_status leave(hllm_session *s, hl_status rc)
 {
     hl_error_settle(&s->err, rc);
+    pthread_mutex_lock(&s->lock);
+    s->in_call = false;
+    pthread_mutex_unlock(&s->lock);
     atomic_store(&s->busy, 0);
     return rc;
 }
@@ -29,6 +32,10 @@ static hl_status need_idle(hllm_session *s)
 {
     pthread_mutex_lock(&s->lock);                      /* and after it all that the worker wrote can be seen */
     const bool idle = s->job == HL_JOB_NONE;
+    if (idle) {                                        /* a cancel from here on is this call's */
+        atomic_store(&s->cancel, 0);
+        s->in_call = true;
+    }
     pthread_mutex_unlock(&s->lock);
     return idle ? HLLM_OK : hl_fail(&s->err, HLLM_E_STATE, "a generation is running: poll it to its end or cancel it first");
 }
@@ -328,7 +335,9 @@ static hl_status start_text(hllm_session *s, const char *prompt, size_t bytes, c
     hllm_generate_options full;
     int32_t *tokens = NULL;
     size_t n = 0;
-    const hl_env *env = s->engine->env;
+    hl_env call = *s->engine->env;
+    const hl_env *env = &call;
+    call.stop = &s->cancel;
     HL_TRY(take_options(&s->err, "options", opt, &full, sizeof full));
     HL_TRY(check_text(&s->err, "prompt", prompt, bytes, MAX_TEXT));
     const hl_text_part part = { prompt ? prompt : "", bytes, false };
@@ -346,6 +355,7 @@ static hl_status start_text(hllm_session *s, const char *prompt, size_t bytes, c
         rc = hl_vocab_tokenize(env, &s->err, s->engine->model->vocab, &part, 1, flags, tokens, cap, &n);
         if (rc != HLLM_E_BUFFER || n <= cap) break;
     }
+    if (rc == HLLM_E_CANCELLED) hl_fail(&s->err, rc, "cancelled before the prompt's %zu bytes were tokens", bytes);
     if (rc == HLLM_OK) rc = start_tokens(s, tokens, n, opt);
 done:
     hl_free(env->mem, tokens);

@@ -23,7 +23,7 @@ hllm_status hllm_model_open(hllm_runtime *rt, const char *path, const hllm_model
     HL_TRY(start_open(rt, opt, &full, out));
     HL_TRY(check_name(&rt->err, "path", path));
     HL_TRY(hl_gguf_open(&rt->env, &rt->err, path, full.flags, full.progress ? &full.progress->p : NULL, &g));
-    rc = hl_model_handle_new(rt, g, full.flags, out);
+    rc = hl_model_handle_new(rt, g, full.flags, full.progress ? &full.progress->p : NULL, out);
 done:
     return hl_error_settle(&rt->err, rc);
 }
@@ -36,7 +36,7 @@ hllm_status hllm_model_open_fd(hllm_runtime *rt, int32_t fd, uint64_t offset, ui
     if (!rt) return HLLM_E_ARG;
     HL_TRY(start_open(rt, opt, &full, out));
     HL_TRY(hl_gguf_open_fd(&rt->env, &rt->err, fd, offset, length, full.flags, full.progress ? &full.progress->p : NULL, &g));
-    rc = hl_model_handle_new(rt, g, full.flags, out);
+    rc = hl_model_handle_new(rt, g, full.flags, full.progress ? &full.progress->p : NULL, out);
 done:
     return hl_error_settle(&rt->err, rc);
 }

@@ -179,8 +179,10 @@ static void print_table(const report *r)
     }
     printf("tokens      %u, ", i->n_vocab);
     put_text(model, n_model);
-    if (n_pre) fputs(", splitter ", stdout);
-    put_text(pre, n_pre);
+    if (n_pre && !(n_model == 5 && memcmp(model, "llama", 5) == 0)) {   /* SPM: some files name one, which means nothing */
+        fputs(", splitter ", stdout);
+        put_text(pre, n_pre);
+    }
     printf("\ntemplate    %s\n", r->template_status == HLLM_OK ? r->template_name : r->template_status == HLLM_E_NOT_FOUND ? "none" : "not recognised");
     printf("tensors     %u, %.1f MiB", i->n_tensors, (double)i->tensor_bytes / mib);
     for (uint32_t k = 0; k < r->n_types; k++)

@@ -117,7 +117,13 @@ typedef struct hl_env {
     hl_mem *mem;
     hl_log *log;
     const hl_io *io;
+    const _Atomic uint32_t *stop;              /* of one call, in a copy of the runtime's; may be NULL */
 } hl_env;
+/* For long loops: HLLM_E_CANCELLED when somebody asked the call to stop. */
+static inline hl_status hl_env_go_on(const hl_env *env)
+{
+    return env->stop && atomic_load_explicit(env->stop, memory_order_relaxed) ? HLLM_E_CANCELLED : HLLM_OK;
+}
 
 /* A readable range of a regular file.  Immutable after opening; any thread may read. */
 typedef struct hl_file {

@@ -116,7 +116,10 @@ static hl_status read_merges(const hl_env *env, hl_error *err, hl_vocab *v, cons
     HL_NEED(v->merge = hl_alloc_array(env->mem, v->n_merges, sizeof *v->merge));
     HL_NEED(v->by_pair = hl_alloc_array(env->mem, slots, sizeof *v->by_pair));
     v->pair_mask = slots - 1;
-    for (uint32_t i = 0; i < v->n_merges; i++) HL_TRY(read_merge(err, v, path, k, i, tmp));
+    for (uint32_t i = 0; i < v->n_merges; i++) {
+        HL_TRY(hl_env_go_on(env));
+        HL_TRY(read_merge(err, v, path, k, i, tmp));
+    }
 done:
     return rc;
 }
@@ -138,6 +141,7 @@ hl_status hl_bpe_init(const hl_env *env, hl_error *err, hl_vocab *v, const hl_gg
     if (!found) return hl_free(env->mem, tmp), hl_fail(err, HLLM_E_FORMAT, "%s: none of the 256 byte tokens is there", hl_gguf_path(g));
     for (uint32_t i = 0; i < v->n; i++) {
         const hl_vocab_token_row *t = &v->row[i];
+        HL_TRY(hl_env_go_on(env));
         if (t->type != HLLM_TOKEN_NORMAL && t->type != HLLM_TOKEN_BYTE && t->type != HLLM_TOKEN_UNUSED) continue;
         if (t->text_bytes > v->max_text) v->max_text = t->text_bytes;
         size_t n = decode(v->blob + t->text, t->text_bytes, tmp);

@@ -539,13 +539,14 @@ static hl_status place(cursor *c, hl_gguf_header *h, uint32_t flags)
     h->data_end = c->at;
     for (c->index = 0; c->index < h->n_tensors; c->index++) {
         hl_gguf_tensor *t = &h->tensors[c->index];
-        uint64_t end;
+        uint64_t at, end;
         c->name = t->name;
         if (!hl_dtype(t->dtype)) return fail_type(c, t->dtype);
         if (t->at % c->alignment)
             return fail(c, HLLM_E_FORMAT, "offset %" PRIu64 " is no multiple of the alignment %" PRIu32, t->at, c->alignment);
-        if (hl_add_u64(t->at, data_at, &t->at) != HLLM_OK || hl_add_u64(t->at, t->bytes, &end) != HLLM_OK)
+        if (hl_add_u64(t->at, data_at, &at) != HLLM_OK || hl_add_u64(at, t->bytes, &end) != HLLM_OK)
             return fail(c, HLLM_E_FORMAT, "offset %" PRIu64 " and %" PRIu64 " bytes do not fit in 64 bits", t->at, t->bytes);
+        t->at = at;
         if (end > c->file_bytes && !(flags & (HLLM_MODEL_VOCAB_ONLY | HLLM_MODEL_HEADER_ONLY)))
             return fail(c, HLLM_E_TRUNCATED, "its %" PRIu64 " bytes end at %" PRIu64 ", but the file ends at %" PRIu64, t->bytes, end,
                         c->file_bytes);

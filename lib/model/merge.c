@@ -80,7 +80,7 @@ hl_status hl_work_emit(hl_tokenize_work *w, int32_t id)
 {
     if (w->n_out == w->cap_out && hl_grow(w->mem, &w->out, &w->cap_out, w->n_out + 1, sizeof *w->out) != HLLM_OK) return HLLM_E_NOMEM;
     w->out[w->n_out++] = id;
-    return HLLM_OK;
+    return hl_env_go_on(w->env);
 }
 
 hl_status hl_work_symbol(hl_tokenize_work *w, uint32_t n, int32_t id)
@@ -109,6 +109,7 @@ hl_status hl_merge(hl_tokenize_work *w, const char *text, hl_pair_fn *pair)
     hl_status rc = HLLM_OK;
     for (size_t i = 0; i < w->n_sym; i += w->sym[i].n) HL_TRY(try_pair(w, text, pair, i));
     while (w->heap.n) {                          /* empty at the end, ready for the next word */
+        HL_TRY(hl_env_go_on(w->env));
         hl_heap_item top = hl_heap_pop(&w->heap);
         size_t left = (uint32_t)top.order;
         hl_symbol *a = &w->sym[left], *b = a + a->n;

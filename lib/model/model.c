@@ -406,9 +406,10 @@ static void read_chat(hl_model *m)
     m->chat = hl_chat_template_detect(text, n);
 }
 
-hl_status hl_model_new(const hl_env *env, hl_error *err, hl_gguf *g, uint32_t flags, hl_model **out)
+hl_status hl_model_new(const hl_env *env, hl_error *err, hl_gguf *g, uint32_t flags, const hl_progress *progress, hl_model **out)
 {
     hl_status rc = HLLM_OK;
+    hl_env call = *env;
     hl_model *m = NULL;
     *out = NULL;
     if (!(m = hl_alloc_zero(env->mem, sizeof *m))) { hl_gguf_free(env, g); return HLLM_E_NOMEM; }
@@ -424,7 +425,8 @@ hl_status hl_model_new(const hl_env *env, hl_error *err, hl_gguf *g, uint32_t fl
         rc = hl_fail(err, HLLM_E_UNSUPPORTED, "%s: architecture \"%s\" is not known here; known are: %s", c.path, m->family_name, hl_family_names());
         goto done;
     }
-    HL_TRY(hl_vocab_new(env, err, g, &m->vocab));
+    if (progress) call.stop = &progress->cancelled;
+    HL_TRY(hl_vocab_new(&call, err, g, &m->vocab));
     m->config.n_vocab = hl_vocab_size(m->vocab);
     read_sampling(m);
     read_chat(m);

@@ -63,7 +63,7 @@ typedef struct hl_model {
 } hl_model;
 
 /* Takes g (also on failure). */
-hl_status hl_model_new(const hl_env *env, hl_error *err, hl_gguf *g, uint32_t flags, hl_model **out);
+hl_status hl_model_new(const hl_env *env, hl_error *err, hl_gguf *g, uint32_t flags, const hl_progress *progress, hl_model **out);
 void hl_model_free(hl_model *m);
 
 /* The number that a shape's dimension stands for in a layer (NULL: HL_D_VOCAB, HL_D_EMBD and HL_D_ROT_2 only). */

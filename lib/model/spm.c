@@ -74,6 +74,7 @@ hl_status hl_spm_init(const hl_env *env, hl_error *err, hl_vocab *v, const hl_gg
     for (uint32_t i = 0; i < v->n; i++) {
         const hl_vocab_token_row *t = &v->row[i];
         const char *text = v->blob + t->text;
+        HL_TRY(hl_env_go_on(env));
         if (t->type == HLLM_TOKEN_BYTE) {
             char b = (char)byte_of_text(text, t->text_bytes);
             HL_TRY(hl_vocab_piece(env->mem, v, i, &b, 1));

@@ -110,9 +110,10 @@ static bool is_free(const marks *m, int32_t id, size_t at, size_t *limit)
 static bool ascii_space(char c) { return c == ' ' || (c >= 9 && c <= 13); }
 
 /* Fills m->heap with the special tokens of the text, by place. */
-static hl_status find_marks(hl_mem *mem, marks *m)
+static hl_status find_marks(const hl_env *env, marks *m)
 {
     hl_status rc = HLLM_OK;
+    hl_mem *mem = env->mem;
     const hl_vocab *v = m->v;
     hl_heap found = { 0 };
     uint8_t first = m->n_trusted ? 3 : 1;
@@ -131,6 +132,7 @@ static hl_status find_marks(hl_mem *mem, marks *m)
     }
     if (m->heap.n && !m->taken) HL_NEED(m->taken = hl_alloc_zero(mem, m->n));
     while (m->heap.n) {
+        HL_TRY(hl_env_go_on(env));
         hl_heap_item top = hl_heap_pop(&m->heap);
         size_t at = (uint32_t)top.order, limit;
         const hl_vocab_token_row *t = &v->row[top.id];
@@ -256,7 +258,7 @@ hl_status hl_vocab_tokenize_chat(const hl_env *env, hl_error *err, const hl_voca
                                  const hl_text_part *words, size_t n_words, uint32_t flags, int32_t *out, size_t cap, size_t *n_out)
 {
     hl_status rc = HLLM_OK;
-    hl_tokenize_work w = { .mem = env->mem, .v = v };
+    hl_tokenize_work w = { .env = env, .mem = env->mem, .v = v };
     marks m = { .v = v };
     char *owned = NULL;
     span *trusted = NULL;
@@ -265,7 +267,7 @@ hl_status hl_vocab_tokenize_chat(const hl_env *env, hl_error *err, const hl_voca
     HL_TRY(join_parts(env->mem, err, parts, n_parts, flags, &m, &owned, &trusted));
     HL_TRY(find_own(env->mem, v, words, n_words, &own));
     m.own = own;
-    HL_TRY(find_marks(env->mem, &m));
+    HL_TRY(find_marks(env, &m));
     HL_TRY(tokenize_all(&w, &m, !(flags & HLLM_TOKENIZE_NO_SPECIAL)));
     *n_out = w.n_out;
     if (w.n_out > cap) rc = HLLM_E_BUFFER;

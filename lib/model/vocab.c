@@ -116,6 +116,7 @@ static hl_status read_texts(const hl_env *env, hl_error *err, hl_vocab *v, const
     HL_TRY(hl_grow(env->mem, &v->blob, &v->blob_cap, bytes + bytes / 2, 1));
     for (uint32_t i = 0; i < v->n; i++) {
         hl_vocab_token_row *t = &v->row[i];
+        HL_TRY(hl_env_go_on(env));
         HL_TRY(hl_gguf_string(k, i, &s, &n));
         HL_TRY(blob_append(env->mem, v, s, n, &t->text));
         t->text_bytes = (uint32_t)n;

@@ -61,6 +61,7 @@ hl_heap_item hl_heap_pop(hl_heap *h);            /* h->n > 0 */
 void hl_heap_free(hl_mem *mem, hl_heap *h);
 
 typedef struct hl_tokenize_work {
+    const hl_env *env;
     hl_mem *mem;
     const hl_vocab *v;
     int32_t *out; size_t n_out, cap_out;         /* grows */

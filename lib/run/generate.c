@@ -211,7 +211,8 @@ hl_status hl_generate_start(hllm_session *s, const int32_t *tokens, size_t n, co
     const uint32_t held = append ? s->n_tokens : 0, room = s->sizes.n_ctx - held;
     uint32_t again = 0;                                /* tokens in the cache whose logits are needed once more */
     HL_TRY(check_options(s, o));
-    if (n > room) return hl_fail(&s->err, HLLM_E_CONTEXT_FULL, "the prompt's %zu tokens do not fit: the context is %u and holds %u", n, s->sizes.n_ctx, held);
+    if (n > room && held) return hl_fail(&s->err, HLLM_E_CONTEXT_FULL, "the prompt's %zu tokens do not fit: the context is %u and holds %u", n, s->sizes.n_ctx, held);
+    if (n > room) return hl_fail(&s->err, HLLM_E_CONTEXT_FULL, "the prompt's %zu tokens do not fit: the context is %u", n, s->sizes.n_ctx);
     for (size_t i = 0; i < n; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= m->config.n_vocab)
             return hl_fail(&s->err, HLLM_E_ARG, "token %zu is %d, the vocabulary has %u", i, tokens[i], m->config.n_vocab);
@@ -232,6 +233,10 @@ hl_status hl_generate_start(hllm_session *s, const int32_t *tokens, size_t n, co
         again = 1;
     }
     pthread_mutex_lock(&s->lock);
+    if (atomic_load(&s->cancel)) {
+        pthread_mutex_unlock(&s->lock);
+        return hl_fail(&s->err, HLLM_E_CANCELLED, "cancelled before the generation began");
+    }
     s->n_kv -= again;
     if (!append) {
         const uint32_t same = common_prefix(s, tokens, n);
@@ -260,7 +265,6 @@ hl_status hl_generate_start(hllm_session *s, const int32_t *tokens, size_t n, co
     hl_outring_start(&s->out, o->stop, o->n_stop);
     const hl_sampling sampling = resolve_sampling(m, o, &s->penalty_last_n);
     hl_sampler_start(s->sampler, &sampling);
-    atomic_store(&s->cancel, 0);
     s->job = HL_JOB_GENERATE;
     s->queued = true;
     hl_engine_queue(s->engine, s);
@@ -342,10 +346,9 @@ hl_status hl_generate_continue(hllm_session *s, const uint8_t *allowed)
 void hl_generate_cancel(hllm_session *s)
 {
     pthread_mutex_lock(&s->lock);
-    if (s->job == HL_JOB_GENERATE || s->job == HL_JOB_EVAL) {
-        atomic_store(&s->cancel, 1);
-        /* One that waits for its turn or for the host ends here; the worker ends the one that it is computing. */
-        if (!s->queued || hl_engine_unqueue(s->engine, s)) hl_session_end_cancelled(s);
-    }
+    const bool job = s->job == HL_JOB_GENERATE || s->job == HL_JOB_EVAL;
+    if (job || s->in_call) atomic_store(&s->cancel, 1);
+    /* One that waits for its turn or for the host ends here; the worker ends the one that it is computing. */
+    if (job && (!s->queued || hl_engine_unqueue(s->engine, s))) hl_session_end_cancelled(s);
     pthread_mutex_unlock(&s->lock);
 }

@@ -63,22 +63,24 @@ void hl_runtime_unref(hllm_runtime *rt)
     hl_mem_free(mem);
 }
 
-hl_status hl_model_handle_new(hllm_runtime *rt, hl_gguf *g, uint32_t flags, hllm_model **out)
+hl_status hl_model_handle_new(hllm_runtime *rt, hl_gguf *g, uint32_t flags, const hl_progress *progress, hllm_model **out)
 {
     hl_status rc = HLLM_OK;
     hl_model *inner = NULL;
     hllm_model *m = NULL;
     *out = NULL;
-    HL_TRY(hl_model_new(&rt->env, &rt->err, g, flags, &inner));
+    HL_TRY(hl_model_new(&rt->env, &rt->err, g, flags, progress, &inner));
     HL_NEED(m = hl_alloc_zero(rt->env.mem, sizeof *m));
+    if (progress && atomic_load(&progress->cancelled)) { rc = HLLM_E_CANCELLED; goto done; }
     hl_error_init(&m->err);
     atomic_store(&m->refs, 1);
     hl_runtime_ref(rt);
     m->rt = rt;
     m->flags = flags;
     m->model = inner; inner = NULL;
-    *out = m;
+    *out = m; m = NULL;
 done:
+    hl_free(rt->env.mem, m);
     hl_model_free(inner);
     return rc;
 }

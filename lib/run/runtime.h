@@ -36,7 +36,7 @@ void hl_runtime_ref(hllm_runtime *rt);
 void hl_runtime_unref(hllm_runtime *rt);               /* NULL is fine */
 
 /* Takes g (also on failure). */
-hl_status hl_model_handle_new(hllm_runtime *rt, hl_gguf *g, uint32_t flags, hllm_model **out);
+hl_status hl_model_handle_new(hllm_runtime *rt, hl_gguf *g, uint32_t flags, const hl_progress *progress, hllm_model **out);
 void hl_model_ref(hllm_model *m);
 void hl_model_unref(hllm_model *m);
 

@@ -202,7 +202,7 @@ hl_status hl_session_new(hllm_engine *e, const hllm_session_options *opt, hllm_s
     for (uint32_t r = 0; r < e->n_ropes; r++)
         for (uint32_t il = 0; il < m->config.n_layers; il++)
             if (e->rope_of_layer[il] == r) {
-                HL_TRY(hl_model_rope(m, &e->err, &m->layers[il], sizes.n_ctx > m->config.n_ctx_original, s->ropes[r].angle, &s->ropes[r].magnitude));
+                HL_TRY(hl_model_rope(m, &e->err, &m->layers[il], hl_session_long_rope(s), s->ropes[r].angle, &s->ropes[r].magnitude));
                 break;
             }
     HL_TRY(hl_sampler_new(mem, m->config.n_vocab, &s->sampler));
@@ -332,7 +332,6 @@ void hl_session_step(hllm_session *s)
 static hl_status run_job(hllm_session *s, uint32_t job)
 {
     pthread_mutex_lock(&s->lock);
-    atomic_store(&s->cancel, 0);
     s->job = job;
     s->queued = true;
     hl_engine_queue(s->engine, s);
@@ -400,6 +399,12 @@ uint32_t hl_session_window(const hllm_session *s)
     const hl_model *m = s->engine->model;
     for (uint32_t il = 0; il < m->config.n_layers; il++) window = HL_MAX(window, m->layers[il].window);
     return window;
+}
+
+bool hl_session_long_rope(const hllm_session *s)
+{
+    const hl_model *m = s->engine->model;
+    return m->t[HL_ROPE_LONG] && s->sizes.n_ctx > m->config.n_ctx_original;
 }
 
 /* A windowed layer at position p looks back to p - window + 1. */

@@ -75,6 +75,7 @@ struct hllm_session {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct hllm_session *next;                         /* in the engine's queue (guarded by the engine's lock) */
+    bool in_call;                                      /* a call that may give it a job is inside: a cancel is remembered for that */
     bool queued;                                       /* in the queue or being stepped */
     uint32_t job;
     hl_status job_status;
@@ -114,6 +115,7 @@ hl_status hl_session_head(hllm_session *s, uint32_t pos, const float **logits); 
 hl_status hl_session_hidden(hllm_session *s, uint32_t pos, float *out);
 hl_status hl_session_rewind(hllm_session *s, uint32_t n_tokens);
 uint32_t hl_session_rewind_min(const hllm_session *s);               /* lock held or no job */
+bool hl_session_long_rope(const hllm_session *s);                    /* of two sets of rope factors it takes the one for long contexts */
 uint32_t hl_session_window(const hllm_session *s);                   /* the widest window; 0: none */
 
 hl_status hl_generate_start(hllm_session *s, const int32_t *tokens, size_t n, const hllm_generate_options *opt, uint32_t flags);

@@ -26,7 +26,7 @@
 #include <zstd_errors.h>
 
 /* WINDOW_LOG: KV rows hardly repeat, a longer window costs memory only.  SLACK: block heads and the allocator's rounding. */
-enum { VERSION = 1, ZSTD_LEVEL = 1, WINDOW_LOG = 17, MAX_WINDOW_LOG = 23, IO_BYTES = 1 << 18, OUT_BYTES = 1 << 16, SLACK = 1 << 16, MAX_LINKS = 40 };
+enum { VERSION = 2, ZSTD_LEVEL = 1, WINDOW_LOG = 17, MAX_WINDOW_LOG = 23, IO_BYTES = 1 << 18, OUT_BYTES = 1 << 16, SLACK = 1 << 16, MAX_LINKS = 40 };
 
 typedef struct state_header {
     char magic[8];
@@ -35,9 +35,11 @@ typedef struct state_header {
     uint32_t kv_dtype, n_layers, n_tokens, n_kv;
     uint32_t held_from, n_embd;
     uint64_t payload_bytes;                            /* unpacked */
+    uint32_t long_rope;                                /* K was turned with the rope factors for long contexts */
+    uint32_t reserved;
     uint64_t hash;                                     /* of the fields above */
 } state_header;
-_Static_assert(sizeof(state_header) == 64, "file format");
+_Static_assert(sizeof(state_header) == 72, "file format");
 
 static const char magic[8] = { 'H', 'L', 'L', 'M', 'S', 'E', 'S', 'S' };
 
@@ -177,6 +179,7 @@ static hl_status write_file(writer *w)
     hllm_session *s = w->s;
     hl_mem *mem = s->engine->env->mem;
     state_header h = { .version = VERSION, .bytes = sizeof h, .kv_dtype = s->kv_dtype,
+                       .long_rope = hl_session_long_rope(s),
                        .n_layers = s->engine->model->config.n_layers, .n_tokens = s->n_tokens, .n_kv = s->n_kv, .held_from = HL_MIN(s->held_from, s->n_kv),
                        .n_embd = s->engine->model->config.n_embd };
     memcpy(h.magic, magic, sizeof magic);
@@ -338,6 +341,9 @@ static hl_status check_header(hllm_session *s, const hl_file *f, const state_hea
         return hl_fail(err, HLLM_E_MISMATCH, "%s: its KV cache is %s, this session's is %s", f->path, hl_dtype(h->kv_dtype) ? hl_dtype(h->kv_dtype)->name : "?", hl_dtype(s->kv_dtype)->name);
     if (h->n_kv > h->n_tokens || h->held_from > h->n_kv) return hl_fail(err, HLLM_E_CORRUPT, "%s: its counts do not add up", f->path);
     if (h->n_tokens > s->sizes.n_ctx) return hl_fail(err, HLLM_E_CONTEXT_FULL, "%s: holds %u tokens, this session's context is %u", f->path, h->n_tokens, s->sizes.n_ctx);
+    if (h->n_kv && h->long_rope != hl_session_long_rope(s))
+        return hl_fail(err, HLLM_E_MISMATCH, "%s: saved with the rope factors of a %s context, this session's context of %u takes those of a %s one: the border is %u", f->path,
+                       h->long_rope ? "long" : "short", s->sizes.n_ctx, h->long_rope ? "short" : "long", m->config.n_ctx_original);
     const uint32_t window = hl_session_window(s);      /* its next token looks back to n_kv - window + 1 */
     if (!window && h->held_from) return hl_fail(err, HLLM_E_CORRUPT, "%s: begins at position %u, but this model has no sliding windows", f->path, h->held_from);
     if (window && h->held_from && h->n_kv - h->held_from < window - 1) return hl_fail(err, HLLM_E_CORRUPT, "%s: holds positions %u to %u, a window of %u needs more", f->path, h->held_from, h->n_kv, window);

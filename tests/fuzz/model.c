@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     DEMAND(hl_mem_new(NULL, &env.mem) == HLLM_OK);
     DEMAND(hl_log_new(env.mem, &env.log) == HLLM_OK);
     if (hl_gguf_open_fd(&env, &err, fd, 0, 0, flags, NULL, &g) == HLLM_OK) {
-        hl_status rc = hl_model_new(&env, &err, g, flags, &m);
+        hl_status rc = hl_model_new(&env, &err, g, flags, NULL, &m);
         DEMAND((rc == HLLM_OK) == (m != NULL));
         DEMAND(hl_mem_peak_bytes(env.mem) <= 4 * n + (16u << 20));
         if (m) {

@@ -372,7 +372,7 @@ static void rows_17_to_19(void)
 {
     static const struct { uint64_t offset; hl_status want; const char *words; } offsets[] = {
         { 1, HLLM_E_FORMAT, "alignment" }, { 65, HLLM_E_FORMAT, "alignment" }, { 80, HLLM_E_FORMAT, "alignment" },
-        { UINT64_MAX - 31, HLLM_E_FORMAT, "64 bits" }, { 1ull << 63, HLLM_E_TRUNCATED, "ends at" }, { 96, HLLM_E_TRUNCATED, "ends at" },
+        { UINT64_MAX - 31, HLLM_E_FORMAT, "offset 18446744073709551584|64 bits" }, { 1ull << 63, HLLM_E_TRUNCATED, "ends at" }, { 96, HLLM_E_TRUNCATED, "ends at" },
         { 0, HLLM_E_FORMAT, "overlap|a" }, { 32, HLLM_E_FORMAT, "overlap|b" } };
     static const uint64_t huge = 0x7FFFFFFFFFFFFFC0ull;
     gtensor *t;

@@ -147,7 +147,7 @@ static void files(hl_mem *mem)
 {
     hl_io io = hl_io_posix;
     io.pread = tricky_pread;
-    hl_env env = { mem, NULL, &io };
+    hl_env env = { .mem = mem, .io = &io };
     hl_error err;
     hl_file f;
     char path[300], dir[256], buf[2000], why[600];

@@ -376,7 +376,7 @@ static void failing_disk(void)
             io.user = &disk;
             io.pread = bad_pread;
             io.open = bad_open;
-            hl_env with = { env.mem, env.log, &io };
+            hl_env with = { .mem = env.mem, .log = env.log, .io = &io };
             hl_gguf *g = (hl_gguf *)(uintptr_t)1;
             hl_status rc = hl_gguf_open(&with, &err, path, 0, NULL, &g);
             int done = disk.calls <= n;

@@ -22,12 +22,13 @@ static const char *say(void)
 static void one_neurons(uint32_t i)
 {
     static small_neurons s;
+    const hl_plan_limits minute = { .deadline_ns = hl_now_ns() + 60000000000u };     /* on a busy machine too */
     hl_neuron_plan *plan = NULL;
     random_neurons(&s, false, i % 2);
     s.p.gpu_list = false;
     const brute_neurons want = brute_force_neurons(&s.p);
     REQUIRE(hl_neuron_plan_new(mem, &s.p, &plan) == HLLM_OK);
-    const hl_status rc = hl_plan_neurons(mem, &s.p, HL_SOLVER_GLPK, &glpk.planner, NULL, plan, NULL, &err);
+    const hl_status rc = hl_plan_neurons(mem, &s.p, HL_SOLVER_GLPK, &glpk.planner, &minute, plan, NULL, &err);
     if (!want.found) CHECK_MSG(rc == HLLM_E_NOMEM || rc == HLLM_E_TIMEOUT, "neurons %u: %s where nothing is possible", i, hl_status_name(rc));
     else {
         CHECK_MSG(rc == HLLM_OK, "neurons %u: %s %s", i, hl_status_name(rc), say());
@@ -55,12 +56,13 @@ static void one_neurons(uint32_t i)
 static void one_ring(uint32_t i)
 {
     static small_ring s;
+    const hl_plan_limits minute = { .deadline_ns = hl_now_ns() + 60000000000u };
     hl_layer_plan plan;
     random_ring(&s);
     double best = 1e9;
     for (uint32_t k = 1; k <= s.p.n_layers; k++)
         if (s.p.n_layers % k == 0 && (!s.p.k || s.p.k == k)) best = fmin(best, brute_force_ring(&s.p, k));
-    const hl_status rc = hl_plan_layers(mem, &s.p, HL_SOLVER_GLPK, &glpk.planner, NULL, &plan, &err);
+    const hl_status rc = hl_plan_layers(mem, &s.p, HL_SOLVER_GLPK, &glpk.planner, &minute, &plan, &err);
     CHECK_MSG(rc == HLLM_OK, "ring %u: %s %s", i, hl_status_name(rc), say());
     if (rc != HLLM_OK) return;
     CHECK_MSG(fabs(plan.objective - best) <= 1e-5 * best, "ring %u (%s, %u devices, %u layers, k %u%s): %.12g with k %u, best is %.12g", i, s.p.latency ? "overlap" : "serial", s.p.n_devices,

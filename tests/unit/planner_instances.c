@@ -40,11 +40,12 @@ static hl_plan *solve(const char *text, size_t n, const char *name, uint32_t sol
     hl_error err;
     hl_plan *plan = NULL;
     char t[1024] = "";
+    const hl_plan_limits limits = { .deadline_ns = hl_now_ns() + 600000000000u };    /* on a slow or busy machine too */
     hl_error_init(&err);
     hl_status rc = hl_plan_read_problem(mem, text, n, &plan, &err);
     if (rc == HLLM_OK)
-        rc = plan->kind == HL_PLAN_NEURON ? hl_plan_neurons(mem, &plan->neuron, solver, glpk.handle ? &glpk.planner : NULL, NULL, plan->neuron_plan, NULL, &err)
-                                          : hl_plan_layers(mem, &plan->ring, solver, glpk.handle ? &glpk.planner : NULL, NULL, &plan->layer_plan, &err);
+        rc = plan->kind == HL_PLAN_NEURON ? hl_plan_neurons(mem, &plan->neuron, solver, glpk.handle ? &glpk.planner : NULL, &limits, plan->neuron_plan, NULL, &err)
+                                          : hl_plan_layers(mem, &plan->ring, solver, glpk.handle ? &glpk.planner : NULL, &limits, &plan->layer_plan, &err);
     hl_error_copy(&err, t, sizeof t);
     CHECK_MSG(rc == HLLM_OK, "%s: %s: %s", name, hl_status_name(rc), t);
     REQUIRE(rc == HLLM_OK);

@@ -61,14 +61,16 @@ static void *work(void *v)
         } else {
             o.flags = HLLM_GENERATE_GREEDY | HLLM_GENERATE_IGNORE_EOS | (kind == 2 ? HLLM_GENERATE_STEP : 0) | (kind == 3 ? HLLM_GENERATE_TOKENS : 0);
             o.max_tokens = kind == 3 ? 20 : 0;
-            OK_S(hllm_generate_start_tokens(s, text + round % 7, 150, &o), s);
-            do {
+            const hllm_status start = hllm_generate_start_tokens(s, text + round % 7, 150, &o);
+            if (start == HLLM_E_CANCELLED) r.run = HLLM_RUN_DONE, r.finish = HLLM_FINISH_CANCELLED;     /* inside the call: nothing began */
+            else OK_S(start, s);
+            while (r.run != HLLM_RUN_DONE) {
                 OK_S(hllm_generate_poll(s, (int)(rnd(&seed) % 3) - 1, buf, sizeof buf, &r), s);
                 if (r.run == HLLM_RUN_WAITING) {
                     hllm_status rc = hllm_generate_continue(s, NULL, 0);
                     CHECK(rc == HLLM_OK || rc == HLLM_E_STATE);
                 }
-            } while (r.run != HLLM_RUN_DONE);
+            }
             CHECK_MSG(r.finish == HLLM_FINISH_CANCELLED || r.finish == HLLM_FINISH_LENGTH || r.finish == HLLM_FINISH_CONTEXT_FULL, "finish %u", r.finish);
         }
         c.stop = 1;
@@ -276,6 +278,72 @@ static void work_after_cancel(void)
     setup_free(&m);
 }
 
+/* ---- inside a call that has given the session no job yet ---- */
+
+/* An allocator that cancels at the at-th block that is asked for. */
+static struct trap { long at, n; hllm_session *s; hllm_progress *p; } trap;
+
+static void *trap_alloc(void *user, size_t bytes, size_t align)
+{
+    (void)user;
+    if (trap.n++ == trap.at) {
+        if (trap.s) hllm_generate_cancel(trap.s);
+        if (trap.p) hllm_progress_cancel(trap.p);
+    }
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+static void trap_free(void *user, void *block, size_t bytes, size_t align) { (void)user; (void)bytes; (void)align; free(block); }
+
+/* Opening ends wherever it is cancelled; so does the start of a generation, and nothing has begun then. */
+static void inside_a_call(void)
+{
+    const hllm_allocator hook = { .struct_size = sizeof hook, .alloc = trap_alloc, .free = trap_free };
+    const char *path = test_path("models/tiny-relu2-q8_0.gguf");
+    trap = (struct trap){ .at = -1 };
+    setup m = setup_file(path, 1, &hook, NULL);
+    long n_open = 0, n_early = 0, n_start = 0;
+    for (hllm_status rc = HLLM_E_CANCELLED; rc == HLLM_E_CANCELLED; n_open++) {
+        hllm_model *again = NULL;
+        OK_RT(hllm_progress_create(m.rt, &trap.p), m.rt);
+        trap.n = 0;
+        trap.at = n_open;
+        rc = hllm_model_open(m.rt, path, &(hllm_model_options){ .struct_size = sizeof(hllm_model_options), .progress = trap.p }, &again);
+        CHECK_MSG(trap.n > n_open ? rc == HLLM_E_CANCELLED && !again : rc == HLLM_OK, "opening, block %ld of %ld: %s", n_open, trap.n, hllm_status_name(rc));
+        hllm_model_free(again);
+        if (n_open == 10) n_early = trap.n;            /* one of the vocabulary's first */
+        trap.at = -1;
+        hllm_progress_free(trap.p);
+        trap.p = NULL;
+    }
+    CHECK_MSG(n_open > 20 && n_early < n_open - 8, "%ld of %ld blocks: the vocabulary is not left", n_early, n_open);
+    hllm_session *s = session_of(&m, 512, 0, 0);
+    OK_S(hllm_session_eval(s, text, 5), s);
+    hllm_generate_cancel(s);                           /* idle: means nothing */
+    for (hllm_status rc = HLLM_E_CANCELLED; rc == HLLM_E_CANCELLED; n_start++) {
+        hllm_generate_options o = { .struct_size = sizeof o, .flags = HLLM_GENERATE_GREEDY | HLLM_GENERATE_IGNORE_EOS, .max_tokens = M };
+        char why[256];
+        trap = (struct trap){ .at = n_start, .s = s };
+        rc = hllm_generate_start(s, story, sizeof story - 1, &o);
+        hllm_session_last_error(s, why, sizeof why);
+        if (trap.n > n_start) CHECK_MSG(rc == HLLM_E_CANCELLED && n_tokens_of(s) == 5 && strstr(why, n_start ? "cancelled before" : "bytes were tokens"), "start, block %ld: %s %s", n_start, hllm_status_name(rc), why);
+        trap.at = -1;
+        if (rc == HLLM_OK) CHECK(poll_all(s, NULL, 0).finish == HLLM_FINISH_LENGTH);
+    }
+    CHECK_MSG(n_start > 3, "%ld", n_start);
+    const hllm_logit_bias bias = { 7, -1 };            /* a block after the tokens */
+    char why[256];
+    trap = (struct trap){ .s = s };
+    CHECK(hllm_generate_start_tokens(s, text, 9, &(hllm_generate_options){ .struct_size = sizeof(hllm_generate_options), .bias = &bias, .n_bias = 1 }) == HLLM_E_CANCELLED);
+    hllm_session_last_error(s, why, sizeof why);
+    CHECK_MSG(trap.n > 0 && strstr(why, "before the generation"), "%s", why);
+    trap.at = -1;
+    int32_t got[M];
+    greedy(s, text, PROMPT, 0, got, M);
+    CHECK(same_tokens(got, want, M));
+    hllm_session_free(s);
+    setup_free(&m);
+}
+
 int main(void)
 {
     u = setup_tiny(2);
@@ -287,6 +355,7 @@ int main(void)
     for (uintptr_t i = 0; i < THREADS; i++) if (pthread_create(&t[i], NULL, work, (void *)i) != 0) return 1;
     for (int i = 0; i < THREADS; i++) pthread_join(t[i], NULL);
     work_after_cancel();
+    inside_a_call();
     setup_free(&u);
     return check_done();
 }

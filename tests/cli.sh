@@ -426,7 +426,7 @@ group_chat() {
     printf 'Who is the king?\n%s\nAnd his son?\n%s\n' "$long" "$long" >"$tmp/talk"
     h 1 chat -m "$model" --chat-template chatml -c 128 -n 5 --greedy --json
     lines out 4
-    is "$(grep -c '^{"error":{"code":"HLLM_E_CONTEXT_FULL","message":".* 128 ' "$tmp/out")" -eq 2 "messages left out"
+    is "$(grep -c '^{"error":{"code":"HLLM_E_CONTEXT_FULL","message":".* 128"' "$tmp/out")" -eq 2 "messages left out"
     grep -v '^{"error"' "$tmp/out" >"$tmp/rest"
     same "$tmp/short" "$tmp/rest" "the other answers are as without the long messages"
     h 1 chat -m "$model" --chat-template chatml -c 128 -n 5 --greedy

@@ -373,20 +373,25 @@ done:
     return rc;
 }
 
-/* Whole numbers of bytes have a common divisor: the window shrinks to its multiples, and the relaxation becomes exact more often. */
-static void shrink_window(hl_mck *p)
+double hl_mck_unit(const double *w, uint32_t n)
 {
     uint64_t unit = 0;
-    for (uint32_t i = 0; i < p->first[p->n_classes]; i++) {
-        const double w = p->w[i];
-        if (w != floor(w) || w > 9007199254740992.0) return;
-        for (uint64_t x = (uint64_t)w; x;) { const uint64_t r = unit % x; unit = x; x = r; }
-        if (unit == 1) return;
+    for (uint32_t i = 0; i < n; i++) {
+        if (w[i] != floor(w[i]) || w[i] > 9007199254740992.0) return 0;
+        for (uint64_t x = unit == 1 ? 0 : (uint64_t)w[i]; x;) { const uint64_t r = unit % x; unit = x; x = r; }
     }
-    if (unit == 0) return;
-    const double u = (double)unit;
-    if (p->hi < INFINITY) p->hi = floor(p->hi / u * (1 + 1e-13)) * u;
-    if (p->lo > 0) p->lo = ceil(p->lo / u * (1 - 1e-13)) * u;
+    return (double)unit;
+}
+double hl_mck_floor(double w, double unit) { return w < INFINITY ? floor(w / unit * (1 + 1e-13)) * unit : w; }
+double hl_mck_ceil(double w, double unit) { return ceil(w / unit * (1 - 1e-13)) * unit; }
+
+/* The relaxation becomes exact more often. */
+static void shrink_window(hl_mck *p)
+{
+    const double unit = hl_mck_unit(p->w, p->first[p->n_classes]);
+    if (unit <= 0) return;
+    p->hi = hl_mck_floor(p->hi, unit);
+    if (p->lo > 0) p->lo = hl_mck_ceil(p->lo, unit);
 }
 
 hl_status hl_mck_solve(hl_mem *mem, hl_mck *p)

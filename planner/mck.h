@@ -25,4 +25,9 @@ typedef struct hl_mck {
 
 hl_status hl_mck_solve(hl_mem *mem, hl_mck *p);
 
+/* The greatest common divisor of weights that are whole numbers, 0 when they are not (or all 0): budgets may shrink to its multiples. */
+double hl_mck_unit(const double *w, uint32_t n);
+double hl_mck_floor(double w, double unit);
+double hl_mck_ceil(double w, double unit);
+
 #endif

@@ -1,0 +1,344 @@
+/* spread_runs.c: several GPUs: where one GPU's run of layers ends and the next one's begins.
+ *
+ * 1. Prices of a byte on each GPU (Lagrange multipliers of budgets and floors) by subgradient steps: for given prices the cheapest plan is
+ *    a dynamic program over (layer, GPU), and its cost a bound.  2. Common prices hide what it costs that a run begins at one layer and
+ *    not at two: so the cuts are branched on, best bound first, each box of cuts with prices of its own.  3. With the runs given each GPU
+ *    is a problem of one budget (mck.c): plans.  Plans of neighbouring cuts differ by little: few boxes are enough for a small gap.
+ */
+#include "spread_runs.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "mck.h"
+
+#define NEAR 1e-6                                      /* nearer is the exact search's business */
+enum { ROOT_ROUNDS = 600, BOX_ROUNDS = 120, MAX_BOXES = 3000, MAX_SEEN = 512 };
+
+bool hl_spread_late(const hl_spread_solver *s) { return s->pass_deadline_ns && hl_now_ns() > s->pass_deadline_ns; }
+double hl_spread_limit(const hl_spread_solver *s) { return s->p->found ? s->best - s->p->tolerance * fabs(s->best) : INFINITY; }
+
+/* ---- a plan for given prices ---- */
+
+/* The cheapest option on a hull at a price: the first whose next slope is above -price. */
+static void find_cheapest(hl_spread_solver *s, uint32_t kg, double price)
+{
+    const double *w = s->p->w, *c = s->p->c;
+    uint32_t a = s->hull_first[kg], b = s->hull_first[kg + 1];
+    s->cheapest[kg] = INFINITY;
+    if (a == b) return;
+    for (b--; a < b;) {
+        const uint32_t mid = a + (b - a) / 2, i = s->hull[mid], j = s->hull[mid + 1];
+        if (c[j] - c[i] + price * (w[j] - w[i]) < 0) a = mid + 1;
+        else b = mid;
+    }
+    s->cheapest_at[kg] = s->hull[a];
+    s->cheapest[kg] = c[s->hull[a]] + price * w[s->hull[a]];
+}
+
+double hl_spread_free_cost(const hl_spread_solver *s, uint32_t k, int32_t *gpu)
+{
+    double best = s->p->cpu_cost[k];
+    *gpu = -1;
+    for (uint32_t g = 0; g < s->G; g++)
+        if (s->cheapest[k * s->G + g] < best) { best = s->cheapest[k * s->G + g]; *gpu = (int32_t)g; }
+    return best;
+}
+
+/* What the budgets are worth at prices, at most: full where a byte has a price, as empty as may be where it is negative. */
+static double worth(const hl_spread_solver *s, const double *price, double *u)
+{
+    double sum = 0, value = 0;
+    for (uint32_t g = 0; g < s->G; g++) { u[g] = price[g] > 0 ? s->p->cap[g] : s->least[g]; sum += u[g]; }
+    while (sum < s->p->lo) {                           /* the floor: the least negative prices first */
+        uint32_t most = UINT32_MAX;
+        for (uint32_t g = 0; g < s->G; g++) if (u[g] < s->p->cap[g] && (most == UINT32_MAX || price[g] > price[most])) most = g;
+        if (most == UINT32_MAX) break;
+        if (s->p->cap[most] - u[most] >= s->p->lo - sum) { u[most] += s->p->lo - sum; break; }
+        sum += s->p->cap[most] - u[most];
+        u[most] = s->p->cap[most];
+    }
+    for (uint32_t g = 0; g < s->G; g++) value += price[g] * u[g];
+    return value;
+}
+
+static void find_cuts(hl_spread_solver *s, const hl_spread_box *b)
+{
+    const uint32_t G = s->G, n_free = s->p->n_free;
+    uint32_t last = 0;
+    s->cut[0] = n_free;
+    for (uint32_t k = n_free; k < s->n; k++) {
+        const double *now = s->table + (size_t)(k - n_free) * G, *then = now + G;
+        for (uint32_t h = last; h < G; h++) {
+            if (k < b->lo[h] || k >= b->hi[h + 1] || fmin(s->p->cpu_cost[k], s->cheapest[k * G + h]) + then[h] != now[last]) continue;
+            while (last < h) s->cut[++last] = k;
+            break;
+        }
+        s->path[k] = s->cheapest[k * G + last] < s->p->cpu_cost[k] ? (int32_t)last : -1;
+    }
+    while (last < G) s->cut[++last] = s->n;
+}
+
+double hl_spread_evaluate(hl_spread_solver *s, const hl_spread_box *b, const double *price, double *beyond)
+{
+    const uint32_t G = s->G, n_free = s->p->n_free, n_layers = s->n - n_free;
+    double u[HL_MAX_GPUS];
+    s->constant = -worth(s, price, u);
+    for (uint32_t g = 0; g < G; g++) { s->price[g] = price[g]; beyond[g] = -u[g]; }
+    s->free_rest[n_free] = 0;
+    for (uint32_t k = n_free; k-- > 0;) {
+        for (uint32_t g = 0; g < G; g++) find_cheapest(s, k * G + g, price[g]);
+        s->free_rest[k] = s->free_rest[k + 1] + hl_spread_free_cost(s, k, &s->path[k]);
+    }
+    for (uint32_t g = 0; g < G; g++) s->table[(size_t)n_layers * G + g] = 0;
+    for (uint32_t k = s->n; k-- > n_free;) {
+        double *now = s->table + (size_t)(k - n_free) * G, best = INFINITY;
+        for (uint32_t g = G; g-- > 0;) {
+            if (k >= b->lo[g] && k < b->hi[g + 1]) {
+                find_cheapest(s, k * G + g, price[g]);
+                best = fmin(best, fmin(s->p->cpu_cost[k], s->cheapest[k * G + g]) + now[G + g]);
+            }
+            now[g] = best;
+        }
+    }
+    find_cuts(s, b);
+    for (uint32_t k = 0; k < s->n; k++) if (s->path[k] >= 0) beyond[s->path[k]] += s->p->w[s->cheapest_at[k * G + (uint32_t)s->path[k]]];
+    return s->constant + s->free_rest[0] + s->table[0];
+}
+
+/* Steps along the subgradient towards the cost of the best plan (or `reach` above the bound), from b->price; enough is enough.
+ * The spread of the cuts that were seen near the end says what to branch on. */
+static void find_prices(hl_spread_solver *s, hl_spread_box *b, uint32_t rounds, double enough, double reach)
+{
+    double price[HL_MAX_GPUS], d[HL_MAX_GPUS], best_d[HL_MAX_GPUS], step = 1;
+    uint32_t stale = 0;
+    memcpy(price, b->price, sizeof price);
+    double v = hl_spread_evaluate(s, b, price, d), best = v;
+    memcpy(best_d, d, sizeof d);
+    for (uint32_t g = 0; g <= s->G; g++) b->low[g] = b->high[g] = s->cut[g];
+    for (uint32_t round = 0; round < rounds && best < enough && step > 1e-6; round++) {
+        double norm = 0;
+        for (uint32_t g = 0; g < s->G; g++) norm += d[g] * d[g];
+        if (norm <= 0 || (round % 16 == 15 && hl_spread_late(s))) break;
+        const double target = s->p->found ? s->best : b->bound + reach, length = step * fmax(target - v, 1e-9 * fabs(target)) / norm;
+        for (uint32_t g = 0; g < s->G; g++) price[g] += length * d[g];
+        v = hl_spread_evaluate(s, b, price, d);
+        if (round == rounds / 2) for (uint32_t g = 0; g <= s->G; g++) b->low[g] = b->high[g] = s->cut[g];
+        for (uint32_t g = 0; g <= s->G; g++) { b->low[g] = HL_MIN(b->low[g], s->cut[g]); b->high[g] = HL_MAX(b->high[g], s->cut[g]); }
+        if (v > best + 1e-13 * fabs(best)) { best = v; memcpy(b->price, price, sizeof price); memcpy(best_d, d, sizeof d); stale = 0; }
+        else if (++stale > 8) {                        /* from the best point on with smaller steps */
+            step /= 2; stale = 0; v = best;
+            memcpy(price, b->price, sizeof price); memcpy(d, best_d, sizeof d);
+        }
+    }
+    b->bound = fmax(b->bound, best);
+}
+
+/* ---- plans with the GPU of each class given: one budget after the other ---- */
+
+/* mu: what a byte on the GPU is worth beyond its cost, to reach the floor. */
+static hl_status solve_one(hl_spread_solver *s, uint32_t g, double lo, double mu, uint32_t *choice, double *bytes, double *bound, bool *found)
+{
+    hl_status rc = HLLM_OK;
+    uint32_t n = 0, n_options = 0, *first = NULL, *picked = NULL;
+    double *w = NULL, *c = NULL;
+    for (uint32_t k = 0; k < s->n; k++)
+        if (s->path[k] == (int32_t)g) { n++; n_options += 1 + s->p->first[k * s->G + g + 1] - s->p->first[k * s->G + g]; }
+    *bytes = *bound = 0; *found = lo <= 0;
+    if (n == 0) goto done;
+    HL_NEED(first = hl_alloc_array(s->mem, n + 1, sizeof *first));
+    HL_NEED(picked = hl_alloc_array(s->mem, n, sizeof *picked));
+    HL_NEED(w = hl_alloc_array(s->mem, n_options, sizeof *w));
+    HL_NEED(c = hl_alloc_array(s->mem, n_options, sizeof *c));
+    double all = 0;
+    uint32_t at = 0, j = 0;
+    for (uint32_t k = 0; k < s->n; k++) {
+        if (s->path[k] != (int32_t)g) continue;
+        first[j++] = at;
+        w[at] = 0; c[at++] = s->p->cpu_cost[k];
+        for (uint32_t i = s->p->first[k * s->G + g]; i < s->p->first[k * s->G + g + 1]; i++) { w[at] = s->p->w[i]; c[at++] = s->p->c[i] - mu * s->p->w[i]; }
+        all += w[at - 1];
+    }
+    first[n] = at;
+    hl_mck m = { .n_classes = n, .first = first, .w = w, .c = c, .lo = fmax(0, lo), .hi = fmin(s->p->cap[g], all), .tolerance = s->p->tolerance,
+                 .deadline_ns = s->p->deadline_ns, .max_states = 100, .choice = picked };
+    HL_TRY(hl_mck_solve(s->mem, &m));
+    *found = m.found; *bound = m.bound;
+    for (uint32_t k = 0, i = 0; m.found && k < s->n; k++) {
+        if (s->path[k] != (int32_t)g) continue;
+        choice[k] = picked[i] ? s->p->first[k * s->G + g] + picked[i] - 1 : UINT32_MAX;
+        *bytes += w[first[i] + picked[i]];
+        i++;
+    }
+done:
+    hl_free(s->mem, first); hl_free(s->mem, picked); hl_free(s->mem, w); hl_free(s->mem, c);
+    return rc;
+}
+
+/* Offers the best plan in which every class has the CPU or the GPU of s->path; *bound: of the runs, where nothing couples them (else -inf).
+ * The GPU whose bytes are cheapest to add comes last and brings the sum above the floor. */
+static hl_status try_path(hl_spread_solver *s, const double *price, uint32_t *choice, double *bound, bool *better)
+{
+    hl_status rc = HLLM_OK;
+    double total = 0, bytes = 0, room = 0, mu = 0;
+    bool taken[HL_MAX_GPUS] = { false };
+    *better = false;
+    *bound = s->p->n_free ? -INFINITY : 0;
+    for (uint32_t k = 0; k < s->n; k++) choice[k] = UINT32_MAX;
+    double holds[HL_MAX_GPUS] = { 0 };                 /* the most that each GPU can take */
+    for (uint32_t k = 0; k < s->n; k++) {
+        const uint32_t g = (uint32_t)HL_MAX(s->path[k], 0), kg = k * s->G + g;
+        if (s->path[k] < 0) *bound += s->p->cpu_cost[k];
+        else if (s->p->first[kg + 1] > s->p->first[kg]) holds[g] += s->p->w[s->p->first[kg + 1] - 1];
+    }
+    for (uint32_t g = 0; g < s->G; g++) {
+        holds[g] = fmin(holds[g], s->p->cap[g]); room += holds[g];
+        if (s->p->lo > 0) mu = fmax(mu, -price[g]);
+    }
+    for (uint32_t turn = 0; turn < s->G; turn++) {
+        double used, one;
+        bool found;
+        uint32_t g = UINT32_MAX;
+        for (uint32_t h = 0; h < s->G; h++) if (!taken[h] && (g == UINT32_MAX || price[h] > price[g])) g = h;
+        taken[g] = true;
+        room -= holds[g];
+        HL_TRY(solve_one(s, g, s->p->lo - bytes - room, mu, choice, &used, &one, &found));
+        *bound += s->p->lo > 0 ? -INFINITY : one;
+        if (!found) goto done;
+        bytes += used;
+    }
+    if (bytes < s->p->lo * (1 - 1e-13)) goto done;
+    for (uint32_t k = 0; k < s->n; k++) total += choice[k] == UINT32_MAX ? s->p->cpu_cost[k] : s->p->c[choice[k]];
+    if (s->p->found && total >= s->best) goto done;
+    *better = true;
+    s->best = total; s->p->found = true;
+    for (uint32_t k = 0; k < s->n; k++) { s->p->gpu[k] = choice[k] == UINT32_MAX ? -1 : s->path[k]; s->p->option[k] = choice[k]; }
+done:
+    return rc;
+}
+
+/* A plan for the runs in s->cut; free classes where the prices evaluated last put them, or would. */
+static hl_status try_cuts(hl_spread_solver *s, const double *price, uint32_t *choice, double *bound, bool *better)
+{
+    for (uint32_t g = 0; g < s->G; g++) for (uint32_t k = s->cut[g]; k < s->cut[g + 1]; k++) s->path[k] = (int32_t)g;
+    for (uint32_t k = 0; k < s->p->n_free; k++) {
+        double least = INFINITY;
+        for (uint32_t g = 0; g < s->G && s->path[k] < 0; g++) if (s->cheapest[k * s->G + g] < least) least = s->cheapest[k * s->G + g];
+        for (uint32_t g = 0; g < s->G && s->path[k] < 0; g++) if (s->cheapest[k * s->G + g] <= least && least < INFINITY) s->path[k] = (int32_t)g;
+    }
+    return try_path(s, price, choice, bound, better);
+}
+
+/* ---- boxes of cuts ---- */
+
+typedef struct boxes { hl_spread_box *box; uint32_t n, cap; uint32_t (*seen)[HL_MAX_GPUS + 1]; uint32_t n_seen; } boxes;
+
+static bool seen_before(boxes *q, const uint32_t *cut, uint32_t G)
+{
+    for (uint32_t i = 0; i < HL_MIN(q->n_seen, (uint32_t)MAX_SEEN); i++) if (memcmp(q->seen[i], cut, (G + 1) * sizeof *cut) == 0) return true;
+    memcpy(q->seen[q->n_seen++ % MAX_SEEN], cut, (G + 1) * sizeof *cut);
+    return false;
+}
+
+static hl_status push_box(hl_spread_solver *s, boxes *q, const hl_spread_box *b)
+{
+    hl_status rc = HLLM_OK;
+    if (q->n == q->cap) {
+        hl_spread_box *bigger = hl_realloc(s->mem, q->box, (size_t)(q->cap ? 2 * q->cap : 64) * sizeof *bigger);
+        HL_NEED(bigger);
+        q->box = bigger; q->cap = q->cap ? 2 * q->cap : 64;
+    }
+    q->box[q->n++] = *b;
+done:
+    return rc;
+}
+
+static bool one_point(const hl_spread_box *b, uint32_t G)
+{
+    for (uint32_t g = 1; g < G; g++) if (b->lo[g] < b->hi[g]) return false;
+    return true;
+}
+
+/* Halves the box where its prices could not decide; cuts never fall. */
+static void halve(const hl_spread_solver *s, const hl_spread_box *b, hl_spread_box *left, hl_spread_box *right)
+{
+    uint32_t g = 0, most = 0;
+    for (uint32_t h = 1; h < s->G; h++) {
+        const uint32_t wide = b->hi[h] > b->lo[h] ? 1 + b->hi[h] - b->lo[h] + 1000 * (b->high[h] - b->low[h]) : 0;
+        if (wide > most) { most = wide; g = h; }
+    }
+    uint32_t at = b->low[g] + (b->high[g] - b->low[g]) / 2;
+    if (at < b->lo[g]) at = b->lo[g];
+    if (at >= b->hi[g]) at = b->hi[g] - 1;
+    *left = *right = *b;
+    left->hi[g] = at;
+    right->lo[g] = at + 1;
+    for (uint32_t h = 1; h < g; h++) left->hi[h] = HL_MIN(left->hi[h], at);
+    for (uint32_t h = g + 1; h < s->G; h++) right->lo[h] = HL_MAX(right->lo[h], at + 1);
+}
+
+static void root_prices(hl_spread_solver *s)
+{
+    double scale = 0;
+    /* A price's order of magnitude: what all could save, over all bytes. */
+    for (uint32_t k = 0; k < s->n; k++) {
+        double least = s->p->cpu_cost[k];
+        for (uint32_t i = s->p->first[k * s->G]; i < s->p->first[(k + 1) * s->G]; i++) least = fmin(least, s->p->c[i]);
+        scale += s->p->cpu_cost[k] - least;
+    }
+    s->root.bound = -INFINITY;
+    double d[HL_MAX_GPUS];
+    s->root.bound = hl_spread_evaluate(s, &s->root, s->root.price, d);
+    find_prices(s, &s->root, ROOT_ROUNDS, hl_spread_limit(s), fmax(scale, fabs(s->root.bound) * 1e-9));
+}
+
+static hl_status search(hl_spread_solver *s, boxes *q, uint32_t *choice)
+{
+    hl_status rc = HLLM_OK;
+    double closed = INFINITY, leaf, d[HL_MAX_GPUS];
+    bool better;
+    root_prices(s);
+    HL_TRY(push_box(s, q, &s->root));
+    for (uint32_t turn = 0; q->n; turn++) {
+        uint32_t least = 0;
+        for (uint32_t i = 1; i < q->n; i++) if (q->box[i].bound < q->box[least].bound) least = i;
+        hl_spread_box b = q->box[least], half[2];
+        s->bound = fmin(b.bound, closed);
+        if (b.bound >= hl_spread_limit(s) || (s->p->found && s->best - s->bound <= NEAR * fabs(s->best)) || closed <= b.bound || turn == MAX_BOXES || hl_spread_late(s)) break;
+        q->box[least] = q->box[--q->n];
+        hl_spread_evaluate(s, &b, b.price, d);
+        leaf = -INFINITY;
+        if (!seen_before(q, s->cut, s->G)) HL_TRY(try_cuts(s, b.price, choice, &leaf, &better));
+        if (turn == 0 && s->p->found) {                /* a plan's cost makes better steps */
+            find_prices(s, &b, ROOT_ROUNDS, hl_spread_limit(s), 0);
+            s->root = b;
+        }
+        if (one_point(&b, s->G)) { closed = fmin(closed, fmax(b.bound, leaf)); continue; }
+        halve(s, &b, &half[0], &half[1]);
+        for (uint32_t i = 0; i < 2; i++) {
+            find_prices(s, &half[i], BOX_ROUNDS, hl_spread_limit(s), fabs(b.bound) * 1e-3);
+            if (half[i].bound >= hl_spread_limit(s)) closed = fmin(closed, half[i].bound);
+            else HL_TRY(push_box(s, q, &half[i]));
+        }
+    }
+    if (q->n == 0) s->bound = closed;
+done:
+    return rc;
+}
+
+hl_status hl_spread_runs(hl_spread_solver *s)
+{
+    hl_status rc = HLLM_OK;
+    boxes q = { 0 };
+    uint32_t *choice = NULL;
+    for (uint32_t g = 0; g <= s->G; g++) {
+        s->root.lo[g] = g < s->G ? s->p->n_free : s->n;
+        s->root.hi[g] = g ? s->n : s->p->n_free;
+    }
+    HL_NEED(choice = hl_alloc_array(s->mem, s->n, sizeof *choice));
+    HL_NEED(q.seen = hl_alloc_array(s->mem, MAX_SEEN, sizeof *q.seen));
+    HL_TRY(search(s, &q, choice));
+done:
+    hl_free(s->mem, choice); hl_free(s->mem, q.seen); hl_free(s->mem, q.box);
+    return rc;
+}

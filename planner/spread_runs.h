@@ -1,0 +1,47 @@
+/* spread_runs.h: what spread.c and spread_runs.c share: prices, the program over runs of layers that they imply, and plans for given runs. */
+#ifndef HL_SPREAD_RUNS_H
+#define HL_SPREAD_RUNS_H
+
+#include "spread.h"
+
+typedef struct hl_spread_trace { uint32_t parent, option; int32_t gpu; } hl_spread_trace;
+
+/* Where the layers' runs may begin: GPU g's layers are those from cut[g] on, up to cut[g + 1]; cut[0] and cut[n_gpus] are given. */
+typedef struct hl_spread_box {
+    uint32_t lo[HL_MAX_GPUS + 1], hi[HL_MAX_GPUS + 1];
+    uint32_t low[HL_MAX_GPUS + 1], high[HL_MAX_GPUS + 1];                /* the cuts between which its prices could not decide */
+    double price[HL_MAX_GPUS], bound;
+} hl_spread_box;
+
+typedef struct hl_spread_solver {
+    hl_mem *mem;
+    hl_spread *p;
+    uint32_t n, G;
+    uint32_t *hull, *hull_first;                       /* lower hulls of the options, [n * G + 1] */
+    double least[HL_MAX_GPUS];                         /* bytes that each GPU holds at least, the others being full */
+    hl_spread_box root;                                /* every cut; its prices are the best that were found */
+    /* at the prices evaluated last */
+    double price[HL_MAX_GPUS], constant;               /* of a byte on each GPU; what the budgets give back */
+    double *cheapest; uint32_t *cheapest_at;           /* [n * G] */
+    double *table;                                     /* [(n - n_free + 1) * G] cost of the layers from il on when GPU g was the last */
+    double *free_rest;                                 /* [n_free + 1] the same of the free classes from k on */
+    int32_t *path;                                     /* [n] the GPU that a class is allowed */
+    uint32_t cut[HL_MAX_GPUS + 1];                     /* the path's runs */
+    double *widest_rest;                               /* [n + 1] the most weight that the classes from k on can take */
+    bool *alive;
+    double best, bound, put_aside, put_aside_reduced;
+    uint32_t max_states;                               /* of this pass */
+    uint64_t pass_deadline_ns;
+    hl_spread_trace **traces;
+} hl_spread_solver;
+
+/* The bound of a box at prices; used[g]: what its plan has there beyond what it should; s->path, s->cut: its runs. */
+double hl_spread_evaluate(hl_spread_solver *s, const hl_spread_box *b, const double *price, double *beyond);
+/* Class k at the prices evaluated last, when it is free to choose. */
+double hl_spread_free_cost(const hl_spread_solver *s, uint32_t k, int32_t *gpu);
+/* Branch and bound over where the runs begin: s->bound, s->root.price, plans in s->p. */
+hl_status hl_spread_runs(hl_spread_solver *s);
+bool hl_spread_late(const hl_spread_solver *s);
+double hl_spread_limit(const hl_spread_solver *s);
+
+#endif

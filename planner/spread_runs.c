@@ -12,8 +12,9 @@
 
 #include "mck.h"
 
+#define TIED 1e-5                                      /* of its cost on the CPU: a class is as well off on either GPU */
 #define NEAR 1e-6                                      /* nearer is the exact search's business */
-enum { ROOT_ROUNDS = 600, BOX_ROUNDS = 120, MAX_BOXES = 3000, MAX_SEEN = 512 };
+enum { ROOT_ROUNDS = 600, BOX_ROUNDS = 120, MAX_BOXES = 3000, MCK_STATES = 1000, MAX_SEEN = 512 };
 
 bool hl_spread_late(const hl_spread_solver *s) { return s->pass_deadline_ns && hl_now_ns() > s->pass_deadline_ns; }
 double hl_spread_limit(const hl_spread_solver *s) { return s->p->found ? s->best - s->p->tolerance * fabs(s->best) : INFINITY; }
@@ -106,32 +107,106 @@ double hl_spread_evaluate(hl_spread_solver *s, const hl_spread_box *b, const dou
     return s->constant + s->free_rest[0] + s->table[0];
 }
 
-/* Steps along the subgradient towards the cost of the best plan (or `reach` above the bound), from b->price; enough is enough.
- * The spread of the cuts that were seen near the end says what to branch on. */
+/* ---- prices: a proximal bundle method ---- */
+
+enum { MAX_PIECES = 24, WEIGHT_STEPS = 400 };
+
+/* One plan that was seen: its cost as a function of the prices is a plane over them. */
+typedef struct piece { double price[HL_MAX_GPUS], d[HL_MAX_GPUS], v, error, weight; uint32_t cut[HL_MAX_GPUS + 1]; } piece;
+typedef struct bundle { piece x[MAX_PIECES]; uint32_t n; double K[MAX_PIECES][MAX_PIECES]; } bundle;
+
+static double dot(const double *a, const double *b, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+static void add_piece(hl_spread_solver *s, bundle *q, const double *price, const double *d, double v)
+{
+    uint32_t i = q->n;
+    if (i == MAX_PIECES) {                             /* the one that says least */
+        i = 0;
+        for (uint32_t j = 1; j < q->n; j++) if (q->x[j].weight < q->x[i].weight || (q->x[j].weight <= q->x[i].weight && q->x[j].error > q->x[i].error)) i = j;
+        q->x[0].weight += i ? q->x[i].weight : 0;
+    } else q->n++;
+    memcpy(q->x[i].price, price, sizeof q->x[i].price);
+    memcpy(q->x[i].d, d, sizeof q->x[i].d);
+    memcpy(q->x[i].cut, s->cut, sizeof s->cut);
+    q->x[i].v = v;
+    q->x[i].weight = q->n == 1 ? 1 : 0;
+    for (uint32_t j = 0; j < q->n; j++) q->K[i][j] = q->K[j][i] = dot(q->x[j].d, d, s->G);
+}
+
+/* How far each piece lies above the bound at `price`. */
+static void set_errors(const hl_spread_solver *s, bundle *q, const double *price, double v)
+{
+    for (uint32_t i = 0; i < q->n; i++) {
+        piece *x = &q->x[i];
+        x->error = x->v - v;
+        for (uint32_t g = 0; g < s->G; g++) x->error += x->d[g] * (price[g] - x->price[g]);
+        x->error = fmax(0, x->error);
+    }
+}
+
+/* Weights of the pieces, of sum 1, that minimise t / 2 |sum of d|^2 + sum of errors: two at a time. */
+static void weigh(bundle *q, double t)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < q->n; i++) sum += q->x[i].weight;
+    for (uint32_t i = 0; i < q->n; i++) q->x[i].weight = sum > 0 ? q->x[i].weight / sum : 1.0 / q->n;
+    for (uint32_t step = 0; step < WEIGHT_STEPS; step++) {
+        uint32_t up = 0, down = UINT32_MAX;
+        double least = INFINITY, most = -INFINITY;
+        for (uint32_t i = 0; i < q->n; i++) {
+            double gradient = q->x[i].error;
+            for (uint32_t j = 0; j < q->n; j++) gradient += t * q->K[i][j] * q->x[j].weight;
+            if (gradient < least) { least = gradient; up = i; }
+            if (q->x[i].weight > 0 && gradient > most) { most = gradient; down = i; }
+        }
+        if (down == UINT32_MAX || up == down || most - least <= 1e-12 * fabs(most)) break;
+        const double curve = t * (q->K[up][up] + q->K[down][down] - 2 * q->K[up][down]);
+        const double move = curve > 0 ? fmin(q->x[down].weight, (most - least) / curve) : q->x[down].weight;
+        q->x[up].weight += move;
+        q->x[down].weight = move < q->x[down].weight ? q->x[down].weight - move : 0;
+    }
+}
+
+/* Raises the bound of a box by better prices, from b->price; enough is enough.  The pieces that are left say between which cuts the
+ * prices cannot decide: there the box is cut. */
 static void find_prices(hl_spread_solver *s, hl_spread_box *b, uint32_t rounds, double enough, double reach)
 {
-    double price[HL_MAX_GPUS], d[HL_MAX_GPUS], best_d[HL_MAX_GPUS], step = 1;
-    uint32_t stale = 0;
-    memcpy(price, b->price, sizeof price);
-    double v = hl_spread_evaluate(s, b, price, d), best = v;
-    memcpy(best_d, d, sizeof d);
-    for (uint32_t g = 0; g <= s->G; g++) b->low[g] = b->high[g] = s->cut[g];
-    for (uint32_t round = 0; round < rounds && best < enough && step > 1e-6; round++) {
-        double norm = 0;
-        for (uint32_t g = 0; g < s->G; g++) norm += d[g] * d[g];
-        if (norm <= 0 || (round % 16 == 15 && hl_spread_late(s))) break;
-        const double target = s->p->found ? s->best : b->bound + reach, length = step * fmax(target - v, 1e-9 * fabs(target)) / norm;
-        for (uint32_t g = 0; g < s->G; g++) price[g] += length * d[g];
-        v = hl_spread_evaluate(s, b, price, d);
-        if (round == rounds / 2) for (uint32_t g = 0; g <= s->G; g++) b->low[g] = b->high[g] = s->cut[g];
-        for (uint32_t g = 0; g <= s->G; g++) { b->low[g] = HL_MIN(b->low[g], s->cut[g]); b->high[g] = HL_MAX(b->high[g], s->cut[g]); }
-        if (v > best + 1e-13 * fabs(best)) { best = v; memcpy(b->price, price, sizeof price); memcpy(best_d, d, sizeof d); stale = 0; }
-        else if (++stale > 8) {                        /* from the best point on with smaller steps */
-            step /= 2; stale = 0; v = best;
-            memcpy(price, b->price, sizeof price); memcpy(d, best_d, sizeof d);
+    bundle q = { .n = 0 };
+    double d[HL_MAX_GPUS], price[HL_MAX_GPUS], v = hl_spread_evaluate(s, b, b->price, d);
+    add_piece(s, &q, b->price, d, v);
+    double t = dot(d, d, s->G) > 0 ? reach / dot(d, d, s->G) : 0;
+    for (uint32_t round = 0; round < rounds && v < enough && t > 0; round++) {
+        double way[HL_MAX_GPUS] = { 0 }, errors = 0, hope;
+        if (round % 16 == 15 && hl_spread_late(s)) break;
+        set_errors(s, &q, b->price, v);
+        weigh(&q, t);
+        for (uint32_t i = 0; i < q.n; i++) {
+            errors += q.x[i].weight * q.x[i].error;
+            for (uint32_t g = 0; g < s->G; g++) way[g] += q.x[i].weight * q.x[i].d[g];
         }
+        hope = t * dot(way, way, s->G) + errors;
+        if (hope <= 1e-10 * fabs(v) + 1e-300) break;
+        for (uint32_t g = 0; g < s->G; g++) price[g] = b->price[g] + t * way[g];
+        const double now = hl_spread_evaluate(s, b, price, d);
+        if (now - v >= 0.1 * hope) {
+            if (now - v >= 0.6 * hope) t *= 4;
+            v = now;
+            memcpy(b->price, price, sizeof price);
+        } else if (now < v - hope) t /= 3;
+        add_piece(s, &q, price, d, now);
     }
-    b->bound = fmax(b->bound, best);
+    b->bound = fmax(b->bound, v);
+    for (uint32_t g = 0; g <= s->G; g++) {
+        b->low[g] = UINT32_MAX; b->high[g] = 0;
+        for (uint32_t i = 0; i < q.n; i++)
+            if (q.n == 1 || q.x[i].weight > 1e-4) { b->low[g] = HL_MIN(b->low[g], q.x[i].cut[g]); b->high[g] = HL_MAX(b->high[g], q.x[i].cut[g]); }
+        if (b->low[g] > b->high[g]) b->low[g] = b->high[g] = s->cut[g];
+    }
 }
 
 /* ---- plans with the GPU of each class given: one budget after the other ---- */
@@ -161,7 +236,7 @@ static hl_status solve_one(hl_spread_solver *s, uint32_t g, double lo, double mu
     }
     first[n] = at;
     hl_mck m = { .n_classes = n, .first = first, .w = w, .c = c, .lo = fmax(0, lo), .hi = fmin(s->p->cap[g], all), .tolerance = s->p->tolerance,
-                 .deadline_ns = s->p->deadline_ns, .max_states = 100, .choice = picked };
+                 .deadline_ns = s->p->deadline_ns, .max_states = MCK_STATES, .choice = picked };
     HL_TRY(hl_mck_solve(s->mem, &m));
     *found = m.found; *bound = m.bound;
     for (uint32_t k = 0, i = 0; m.found && k < s->n; k++) {
@@ -217,27 +292,45 @@ done:
     return rc;
 }
 
-/* A plan for the runs in s->cut; free classes where the prices evaluated last put them, or would. */
+/* A plan for the runs in s->cut; free classes where the prices evaluated last put them, or would: where several are as good, to the GPU
+ * on which the runs, at these prices, leave most. */
 static hl_status try_cuts(hl_spread_solver *s, const double *price, uint32_t *choice, double *bound, bool *better)
 {
-    for (uint32_t g = 0; g < s->G; g++) for (uint32_t k = s->cut[g]; k < s->cut[g + 1]; k++) s->path[k] = (int32_t)g;
+    double left[HL_MAX_GPUS];
+    for (uint32_t g = 0; g < s->G; g++) {
+        left[g] = s->p->cap[g];
+        for (uint32_t k = s->cut[g]; k < s->cut[g + 1]; k++) {
+            if (s->path[k] == (int32_t)g) left[g] -= s->p->w[s->cheapest_at[k * s->G + g]];
+            s->path[k] = (int32_t)g;
+        }
+    }
     for (uint32_t k = 0; k < s->p->n_free; k++) {
+        const double *cost = s->cheapest + (size_t)k * s->G;
         double least = INFINITY;
-        for (uint32_t g = 0; g < s->G && s->path[k] < 0; g++) if (s->cheapest[k * s->G + g] < least) least = s->cheapest[k * s->G + g];
-        for (uint32_t g = 0; g < s->G && s->path[k] < 0; g++) if (s->cheapest[k * s->G + g] <= least && least < INFINITY) s->path[k] = (int32_t)g;
+        int32_t to = -1;
+        for (uint32_t g = 0; g < s->G; g++) least = fmin(least, cost[g]);
+        for (uint32_t g = 0; g < s->G; g++)
+            if (cost[g] < INFINITY && cost[g] - least <= TIED * fabs(s->p->cpu_cost[k]) && (to < 0 || left[g] > left[to])) to = (int32_t)g;
+        s->path[k] = to;
+        if (to >= 0) left[to] -= s->p->w[s->cheapest_at[k * s->G + (uint32_t)to]];
     }
     return try_path(s, price, choice, bound, better);
 }
 
 /* ---- boxes of cuts ---- */
 
-typedef struct boxes { hl_spread_box *box; uint32_t n, cap; uint32_t (*seen)[HL_MAX_GPUS + 1]; uint32_t n_seen; } boxes;
+typedef struct boxes { hl_spread_box *box; uint32_t n, cap; struct seen { uint32_t cut[HL_MAX_GPUS + 1]; double bound; } *seen; uint32_t n_seen; } boxes;
 
-static bool seen_before(boxes *q, const uint32_t *cut, uint32_t G)
+/* The entry of these cuts; *known: they were tried. */
+static struct seen *look_up(boxes *q, const uint32_t *cut, uint32_t G, bool *known)
 {
-    for (uint32_t i = 0; i < HL_MIN(q->n_seen, (uint32_t)MAX_SEEN); i++) if (memcmp(q->seen[i], cut, (G + 1) * sizeof *cut) == 0) return true;
-    memcpy(q->seen[q->n_seen++ % MAX_SEEN], cut, (G + 1) * sizeof *cut);
-    return false;
+    for (uint32_t i = 0; i < HL_MIN(q->n_seen, (uint32_t)MAX_SEEN); i++)
+        if (memcmp(q->seen[i].cut, cut, (G + 1) * sizeof *cut) == 0) { *known = true; return &q->seen[i]; }
+    struct seen *x = &q->seen[q->n_seen++ % MAX_SEEN];
+    *known = false;
+    memcpy(x->cut, cut, (G + 1) * sizeof *cut);
+    x->bound = -INFINITY;
+    return x;
 }
 
 static hl_status push_box(hl_spread_solver *s, boxes *q, const hl_spread_box *b)
@@ -295,7 +388,7 @@ static void root_prices(hl_spread_solver *s)
 static hl_status search(hl_spread_solver *s, boxes *q, uint32_t *choice)
 {
     hl_status rc = HLLM_OK;
-    double closed = INFINITY, leaf, d[HL_MAX_GPUS];
+    double closed = INFINITY, d[HL_MAX_GPUS];
     bool better;
     root_prices(s);
     HL_TRY(push_box(s, q, &s->root));
@@ -307,16 +400,16 @@ static hl_status search(hl_spread_solver *s, boxes *q, uint32_t *choice)
         if (b.bound >= hl_spread_limit(s) || (s->p->found && s->best - s->bound <= NEAR * fabs(s->best)) || closed <= b.bound || turn == MAX_BOXES || hl_spread_late(s)) break;
         q->box[least] = q->box[--q->n];
         hl_spread_evaluate(s, &b, b.price, d);
-        leaf = -INFINITY;
-        if (!seen_before(q, s->cut, s->G)) HL_TRY(try_cuts(s, b.price, choice, &leaf, &better));
+        struct seen *x = look_up(q, s->cut, s->G, &better);
+        if (!better) HL_TRY(try_cuts(s, b.price, choice, &x->bound, &better));
         if (turn == 0 && s->p->found) {                /* a plan's cost makes better steps */
-            find_prices(s, &b, ROOT_ROUNDS, hl_spread_limit(s), 0);
+            find_prices(s, &b, ROOT_ROUNDS, hl_spread_limit(s), s->best - b.bound);
             s->root = b;
         }
-        if (one_point(&b, s->G)) { closed = fmin(closed, fmax(b.bound, leaf)); continue; }
+        if (one_point(&b, s->G)) { closed = fmin(closed, fmax(b.bound, x->bound)); continue; }
         halve(s, &b, &half[0], &half[1]);
         for (uint32_t i = 0; i < 2; i++) {
-            find_prices(s, &half[i], BOX_ROUNDS, hl_spread_limit(s), fabs(b.bound) * 1e-3);
+            find_prices(s, &half[i], BOX_ROUNDS, hl_spread_limit(s), s->p->found ? s->best - b.bound : fabs(b.bound) * 1e-3);
             if (half[i].bound >= hl_spread_limit(s)) closed = fmin(closed, half[i].bound);
             else HL_TRY(push_box(s, q, &half[i]));
         }

@@ -17,7 +17,10 @@
 
 #define NEAR 1e-4                                      /* then the other passes get this long */
 #define NEAR_NS 1000000000u
+#define SPLIT 1e-6                                     /* worse: a branching on a number is tried */
 #define GOOD 1e-7                                      /* no further pass for less than this */
+
+enum { SPLIT_STEPS = 24 };
 
 typedef struct edge { double slope, dw, dc; uint32_t k, from, to; } edge;      /* of class k, from hull option to the next */
 typedef struct state { double w, c, bound; uint32_t parent, option; } state;
@@ -27,7 +30,8 @@ typedef struct solver {
     hl_mem *mem;
     hl_mck *p;
     uint32_t n;
-    bool *alive;                                       /* [options] not ruled out */
+    double *c, offset;                                 /* costs to search by: p->c, or with a charge on how many classes take a special option */
+    bool *alive, *kept;                                /* [options] not ruled out; a copy */
     edge *edges; uint32_t n_edges;                     /* of all classes, by slope */
     uint32_t *hull;                                    /* scratch for one class */
     uint32_t *order, *rank;                            /* classes in the order of branching, and its inverse */
@@ -38,6 +42,7 @@ typedef struct solver {
     double best, bound;
     double cut, cut_reduced;                           /* the least bound of what was put aside: in this pass; with an option, for good */
     uint32_t max_states; uint64_t deadline_ns;         /* of this pass */
+    uint64_t begin;
     double eps_w;
     trace **traces; uint32_t *trace_len;
 } solver;
@@ -70,7 +75,7 @@ static void put_aside(solver *s, double bound) { if (bound < s->cut) s->cut = bo
 /* The lower hull of the living options of class k; its edges are appended. */
 static void add_hull(solver *s, uint32_t k)
 {
-    const double *w = s->p->w, *c = s->p->c;
+    const double *w = s->p->w, *c = s->c;
     uint32_t n = 0;
     for (uint32_t i = s->p->first[k]; i < s->p->first[k + 1]; i++) {
         if (!s->alive[i]) continue;
@@ -99,7 +104,7 @@ static void build_edges(solver *s)
 static void build_rest(solver *s, uint32_t depth)
 {
     double w = 0, c = 0;
-    for (uint32_t d = depth; d < s->n; d++) { w += s->p->w[s->base[s->order[d]]]; c += s->p->c[s->base[s->order[d]]]; }
+    for (uint32_t d = depth; d < s->n; d++) { w += s->p->w[s->base[s->order[d]]]; c += s->c[s->base[s->order[d]]]; }
     s->rest_w[0] = w; s->rest_c[0] = c;
     s->n_rest = 0; s->rest_min = 0;
     for (uint32_t j = 0; j < s->n_edges; j++) {
@@ -134,7 +139,7 @@ static double rest_bound(const solver *s, double w, uint32_t *hint)
 /* One class at a time to its best option, until nothing gets better: s->at, w and c are changed. */
 static void improve(solver *s, uint32_t depth, double *w, double *c)
 {
-    const double *ow = s->p->w, *oc = s->p->c, lo = s->p->lo - s->eps_w, hi = s->p->hi + s->eps_w;
+    const double *ow = s->p->w, *oc = s->c, lo = s->p->lo - s->eps_w, hi = s->p->hi + s->eps_w;
     for (uint32_t round = 0; round < 64; round++) {
         const bool fits = *w >= lo && *w <= hi;
         double best = 0;
@@ -172,7 +177,7 @@ static void complete(solver *s, uint32_t depth, double w, double c)
     for (uint32_t d = depth; d < s->n; d++) {
         const uint32_t k = s->order[d];
         s->at[k] = s->base[k];
-        w += s->p->w[s->at[k]]; c += s->p->c[s->at[k]];
+        w += s->p->w[s->at[k]]; c += s->c[s->at[k]];
     }
     for (uint32_t j = 0; j < s->n_edges; j++) {
         const edge *e = &s->edges[j];
@@ -192,11 +197,11 @@ static void reduce(solver *s, double slope)
     for (uint32_t k = 0; k < s->n; k++) {
         double least = INFINITY;
         for (uint32_t i = s->p->first[k]; i < s->p->first[k + 1]; i++)
-            if (s->alive[i]) least = fmin(least, s->p->c[i] - slope * s->p->w[i]);
+            if (s->alive[i]) least = fmin(least, s->c[i] - slope * s->p->w[i]);
         for (uint32_t i = s->p->first[k]; i < s->p->first[k + 1]; i++) {
-            const double b = s->bound + (s->p->c[i] - slope * s->p->w[i] - least);
+            const double b = s->bound + (s->c[i] - slope * s->p->w[i] - least);
             if (!s->alive[i] || b < limit) continue;
-            if (s->p->c[i] - slope * s->p->w[i] <= least) continue;        /* one always stays */
+            if (s->c[i] - slope * s->p->w[i] <= least) continue;        /* one always stays */
             s->alive[i] = false;
             s->cut_reduced = fmin(s->cut_reduced, b);
         }
@@ -322,7 +327,7 @@ static hl_status branch(solver *s, uint32_t depth, const state *from, uint32_t n
         }
         const double limit = s->p->found ? s->best - tolerance_of(s) : INFINITY;
         for (uint32_t j = 0; j < n_from; j++) {
-            const double w = from[j].w + s->p->w[i], c = from[j].c + s->p->c[i];
+            const double w = from[j].w + s->p->w[i], c = from[j].c + s->c[i];
             if (w > s->p->hi + s->eps_w) break;
             const double b = c + rest_bound(s, w, &hint);
             if (b == INFINITY) continue;
@@ -343,7 +348,7 @@ static hl_status search(solver *s)
     HL_NEED(s->traces = hl_alloc_array(s->mem, s->n, sizeof *s->traces));
     HL_NEED(a = hl_alloc(s->mem, cap_a * sizeof *a));
     HL_NEED(b = hl_alloc(s->mem, cap_b * sizeof *b));
-    a[0] = (state){ 0, 0, s->bound, 0, 0 };
+    a[0] = (state){ 0, s->offset, s->bound, 0, 0 };
     for (uint32_t d = 0; d < s->n; d++) {
         uint32_t n_new = 0;
         if (late(s)) { for (uint32_t i = 0; i < n; i++) put_aside(s, a[i].bound); s->p->complete = n == 0; goto done; }
@@ -394,12 +399,125 @@ static void shrink_window(hl_mck *p)
     if (p->lo > 0) p->lo = hl_mck_ceil(p->lo, unit);
 }
 
+/* The relaxation's bound for all classes. */
+static double relax(solver *s)
+{
+    uint32_t hint = 0;
+    build_edges(s);
+    build_rest(s, 0);
+    return rest_bound(s, 0, &hint) + s->offset;
+}
+
+/* Passes of the search, each with more states; s->bound comes out, and tells on the way in how near the best plan is. */
+static hl_status passes(solver *s, uint32_t from, uint32_t to)
+{
+    hl_status rc = HLLM_OK;
+    hl_mck *p = s->p;
+    for (uint32_t i = 0; i < s->n; i++) s->order[i] = s->rank[i] = i;
+    double near = s->best - s->bound;
+    const double root = s->bound = relax(s), slope = multiplier(s);
+    s->deadline_ns = p->deadline_ns;
+    for (uint32_t pass = from; pass < to; pass++) {
+        s->cut = s->cut_reduced;
+        if (p->found && root >= s->best - tolerance_of(s)) { s->cut = root; p->complete = true; break; }
+        if (pass && late(s)) break;
+        if (pass && s->max_states == p->max_states) break;
+        s->max_states = pass == 2 ? p->max_states : HL_MIN(p->max_states, pass ? 3000u : 200u);
+        /* Near enough already: what is left may be no more than the relaxation's own gap, which no search closes quickly. */
+        if (pass && p->found && near <= NEAR * fabs(s->best)) s->deadline_ns = s->begin + NEAR_NS;
+        if (p->deadline_ns && s->deadline_ns > p->deadline_ns) s->deadline_ns = p->deadline_ns;
+        p->complete = true;
+        s->bound = root;
+        if (p->found) { reduce(s, slope); s->cut = s->cut_reduced; }
+        choose_order(s);
+        build_edges(s);
+        HL_TRY(search(s));
+        s->bound = fmax(root, fmin(s->best, s->cut));
+        near = s->best - s->bound;
+        if (p->complete || (p->found && near <= GOOD * fabs(s->best))) break;
+    }
+done:
+    return rc;
+}
+
+/* ---- one branching on a number ---- */
+
+/* How many classes take their special option, in the relaxation; parts count as parts. */
+static double count_special(const solver *s, bool last)
+{
+    double x = s->rest_w[s->rest_min], sum = 0;
+    x = fmin(fmax(x, s->p->lo), s->p->hi);
+    for (uint32_t k = 0; k < s->n; k++) sum += s->base[k] == (last ? s->p->first[k + 1] - 1 : s->p->first[k]);
+    for (uint32_t j = 1; j <= s->n_rest && s->rest_w[j - 1] < x; j++) {
+        const edge *e = &s->edges[s->rest_edge[j]];
+        const double part = s->rest_w[j] <= x ? 1 : (x - s->rest_w[j - 1]) / e->dw;
+        if (last && e->to == s->p->first[e->k + 1] - 1) sum += part;
+        if (!last && e->from == s->p->first[e->k]) sum -= part;
+    }
+    return sum;
+}
+
+static void charge(solver *s, bool last, double each, double n)
+{
+    for (uint32_t k = 0; k < s->n; k++) {
+        const uint32_t i = last ? s->p->first[k + 1] - 1 : s->p->first[k];
+        s->c[i] = s->p->c[i] + each;
+    }
+    s->offset = -each * n;
+}
+
+/* The relaxation can hide the price of a whole step that many classes take (a layer wholly on the GPU, a least share) behind a part of
+ * one: at most n classes take it, or at least n + 1; in either half a charge per step raises the bound to what whole numbers cost. */
+static hl_status split(solver *s, double *bound)
+{
+    hl_status rc = HLLM_OK;
+    double x, least = INFINITY;
+    const double reduced = s->cut_reduced;
+    relax(s);
+    x = fmin(fmax(s->rest_w[s->rest_min], s->p->lo), s->p->hi);
+    uint32_t j = 1;
+    while (j <= s->n_rest && s->rest_w[j] <= x) j++;
+    if (j > s->n_rest || s->rest_w[j - 1] >= x) goto done;
+    const edge e = s->edges[s->rest_edge[j]];
+    const bool last = e.to == s->p->first[e.k + 1] - 1;
+    if (!last && e.from != s->p->first[e.k]) goto done;
+    const double n = floor(count_special(s, last));
+    memcpy(s->kept, s->alive, s->p->first[s->n] * sizeof *s->kept);
+    for (uint32_t side = 0; side < 2; side++) {        /* at most n; at least n + 1 */
+        const double want = n + side, sign = side ? -1 : 1;
+        double lo = 0, hi = fabs(s->best) / s->n * 1e-3, best = -INFINITY, best_each = 0;
+        bool closed = false;
+        for (uint32_t step = 0; step < SPLIT_STEPS && !late(s); step++) {
+            const double each = closed ? lo + (hi - lo) / 2 : hi;
+            charge(s, last, sign * each, want);
+            const double b = relax(s), over = sign * (count_special(s, last) - want);
+            if (b > best) { best = b; best_each = each; }
+            if (over <= 0) { hi = each; closed = true; }
+            else if (closed) lo = each;
+            else { lo = each; hi = 4 * each; }
+        }
+        charge(s, last, sign * best_each, want);
+        s->bound = -INFINITY;
+        HL_TRY(passes(s, 1, 2));
+        least = fmin(least, s->bound);
+        memcpy(s->alive, s->kept, s->p->first[s->n] * sizeof *s->kept);
+        s->cut_reduced = reduced;
+        s->max_states = 0;
+    }
+    *bound = fmax(*bound, fmin(least, s->best));
+done:
+    charge(s, true, 0, 0);
+    charge(s, false, 0, 0);
+    return rc;
+}
+
 hl_status hl_mck_solve(hl_mem *mem, hl_mck *p)
 {
     hl_status rc = HLLM_OK;
     const uint32_t n = p->n_classes, n_options = p->first[n];
     solver s = { .mem = mem, .p = p, .n = n, .best = INFINITY, .cut = INFINITY, .cut_reduced = INFINITY };
-    uint32_t widest = 1, hint = 0;
+    uint32_t widest = 1;
+    double bound;
     p->found = false; p->complete = true; p->cost = 0; p->bound = 0;
     shrink_window(p);
     s.eps_w = 1e-13 * fmax(1, fabs(p->hi) < INFINITY ? p->hi : 0);
@@ -414,40 +532,32 @@ hl_status hl_mck_solve(hl_mem *mem, hl_mck *p)
     HL_NEED(s.rest_w = hl_alloc_array(mem, (size_t)n_options + 2, sizeof *s.rest_w));
     HL_NEED(s.rest_c = hl_alloc_array(mem, (size_t)n_options + 2, sizeof *s.rest_c));
     HL_NEED(s.rest_edge = hl_alloc_array(mem, (size_t)n_options + 2, sizeof *s.rest_edge));
+    HL_NEED(s.c = hl_alloc_array(mem, n_options, sizeof *s.c));
+    HL_NEED(s.kept = hl_alloc_array(mem, n_options, sizeof *s.kept));
+    memcpy(s.c, p->c, n_options * sizeof *s.c);
     for (uint32_t i = 0; i < n_options; i++) s.alive[i] = true;
+    if (relax(&s) == INFINITY || p->lo > p->hi + s.eps_w) goto done;       /* not even parts of options fit */
     for (uint32_t k = 0; k < n; k++) s.order[k] = s.rank[k] = k;
-    build_edges(&s);
-    build_rest(&s, 0);
-    s.bound = rest_bound(&s, 0, &hint);
-    if (s.bound == INFINITY || p->lo > p->hi + s.eps_w) goto done;          /* not even parts of options fit */
-    const double slope = multiplier(&s), root = s.bound;
     complete(&s, 0, 0, 0);
-    const uint64_t begin = hl_now_ns();
-    s.deadline_ns = p->deadline_ns;
-    for (uint32_t pass = 0; pass < 3; pass++) {
-        s.cut = s.cut_reduced;
-        if (p->found && root >= s.best - tolerance_of(&s)) { s.cut = root; break; }
-        if (late(&s) && pass) break;
-        if (pass && s.max_states == p->max_states) break;
-        s.max_states = pass == 2 ? p->max_states : HL_MIN(p->max_states, pass ? 3000u : 200u);
-        /* Near enough already: what is left may be no more than the relaxation's own gap, which no search closes quickly. */
-        if (pass && p->found && s.best - s.bound <= NEAR * fabs(s.best)) s.deadline_ns = begin + NEAR_NS;
-        if (p->deadline_ns && s.deadline_ns > p->deadline_ns) s.deadline_ns = p->deadline_ns;
-        p->complete = true;
-        s.bound = root;
-        if (p->found) { reduce(&s, slope); s.cut = s.cut_reduced; }
-        choose_order(&s);
-        build_edges(&s);
-        HL_TRY(search(&s));
-        s.bound = fmax(root, fmin(s.best, s.cut));
-        if (p->complete || (p->found && s.best - s.bound <= GOOD * fabs(s.best))) break;
+    s.begin = hl_now_ns();
+    HL_TRY(passes(&s, 0, 2));
+    bound = s.bound;
+    if (!p->complete && p->found && s.best - bound > SPLIT * fabs(s.best) && !late(&s)) {
+        HL_TRY(split(&s, &bound));
+        p->complete = false;
     }
+    if (!p->complete && !(p->found && s.best - bound <= GOOD * fabs(s.best))) {
+        s.bound = bound;                               /* is it near enough already? */
+        HL_TRY(passes(&s, 2, 3));
+        bound = fmax(bound, s.bound);
+    }
+    s.bound = bound;
     if (p->found) {
         p->cost = s.best;
         p->bound = fmin(s.best, s.bound);
     } else p->bound = s.bound;
 done:
-    hl_free(mem, s.alive); hl_free(mem, s.edges); hl_free(mem, s.hull); hl_free(mem, s.order); hl_free(mem, s.rank);
+    hl_free(mem, s.c); hl_free(mem, s.kept); hl_free(mem, s.alive); hl_free(mem, s.edges); hl_free(mem, s.hull); hl_free(mem, s.order); hl_free(mem, s.rank);
     hl_free(mem, s.base); hl_free(mem, s.at); hl_free(mem, s.rest_w); hl_free(mem, s.rest_c); hl_free(mem, s.rest_edge);
     return rc;
 }

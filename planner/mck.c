@@ -42,7 +42,7 @@ typedef struct solver {
     double best, bound;
     double cut, cut_reduced;                           /* the least bound of what was put aside: in this pass; with an option, for good */
     uint32_t max_states; uint64_t deadline_ns;         /* of this pass */
-    uint64_t begin;
+    uint64_t begin; double enough;
     double eps_w;
     trace **traces; uint32_t *trace_len;
 } solver;
@@ -434,7 +434,7 @@ static hl_status passes(solver *s, uint32_t from, uint32_t to)
         HL_TRY(search(s));
         s->bound = fmax(root, fmin(s->best, s->cut));
         near = s->best - s->bound;
-        if (p->complete || (p->found && near <= GOOD * fabs(s->best))) break;
+        if (p->complete || (p->found && near <= s->enough * fabs(s->best))) break;
     }
 done:
     return rc;
@@ -498,11 +498,11 @@ static hl_status split(solver *s, double *bound)
         }
         charge(s, last, sign * best_each, want);
         s->bound = -INFINITY;
+        s->max_states = 0;
         HL_TRY(passes(s, 1, 2));
         least = fmin(least, s->bound);
         memcpy(s->alive, s->kept, s->p->first[s->n] * sizeof *s->kept);
         s->cut_reduced = reduced;
-        s->max_states = 0;
     }
     *bound = fmax(*bound, fmin(least, s->best));
 done:
@@ -515,7 +515,7 @@ hl_status hl_mck_solve(hl_mem *mem, hl_mck *p)
 {
     hl_status rc = HLLM_OK;
     const uint32_t n = p->n_classes, n_options = p->first[n];
-    solver s = { .mem = mem, .p = p, .n = n, .best = INFINITY, .cut = INFINITY, .cut_reduced = INFINITY };
+    solver s = { .mem = mem, .p = p, .n = n, .best = INFINITY, .cut = INFINITY, .cut_reduced = INFINITY, .enough = p->enough > 0 ? p->enough : GOOD };
     uint32_t widest = 1;
     double bound;
     p->found = false; p->complete = true; p->cost = 0; p->bound = 0;
@@ -542,11 +542,11 @@ hl_status hl_mck_solve(hl_mem *mem, hl_mck *p)
     s.begin = hl_now_ns();
     HL_TRY(passes(&s, 0, 2));
     bound = s.bound;
-    if (!p->complete && p->found && s.best - bound > SPLIT * fabs(s.best) && !late(&s)) {
+    if (!p->complete && p->found && s.best - bound > fmax(SPLIT, s.enough) * fabs(s.best) && !late(&s)) {
         HL_TRY(split(&s, &bound));
         p->complete = false;
     }
-    if (!p->complete && !(p->found && s.best - bound <= GOOD * fabs(s.best))) {
+    if (!p->complete && !(p->found && s.best - bound <= s.enough * fabs(s.best))) {
         s.bound = bound;                               /* is it near enough already? */
         HL_TRY(passes(&s, 2, 3));
         bound = fmax(bound, s.bound);

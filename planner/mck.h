@@ -14,6 +14,7 @@ typedef struct hl_mck {
     const double *w, *c;                               /* [first[n_classes]] weights strictly rising inside a class, >= 0; costs */
     double lo, hi;
     double tolerance;                                  /* relative: plans this close to the best are as good */
+    double enough;                                     /* relative: nearer than this no further effort is made; 0: 1e-7 */
     uint64_t deadline_ns;                              /* 0: none */
     uint32_t max_states;
     /* out */

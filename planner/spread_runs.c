@@ -13,8 +13,10 @@
 #include "mck.h"
 
 #define TIED 1e-5                                      /* of its cost on the CPU: a class is as well off on either GPU */
+#define NEAR_LARGE 1e-5                                /* in large problems a run is not solved any nearer, there are many */
+#define NEAR_FLOOR 3e-5
 #define NEAR 1e-6                                      /* nearer is the exact search's business */
-enum { ROOT_ROUNDS = 600, BOX_ROUNDS = 120, MAX_BOXES = 3000, MCK_STATES = 1000, MAX_SEEN = 512 };
+enum { ROOT_ROUNDS = 600, BOX_ROUNDS = 120, MAX_BOXES = 3000, MCK_STATES = 3000, LARGE = 5000, PARTS = 8, MAX_SEEN = 512 };
 
 bool hl_spread_late(const hl_spread_solver *s) { return s->pass_deadline_ns && hl_now_ns() > s->pass_deadline_ns; }
 double hl_spread_limit(const hl_spread_solver *s) { return s->p->found ? s->best - s->p->tolerance * fabs(s->best) : INFINITY; }
@@ -219,7 +221,9 @@ static hl_status solve_one(hl_spread_solver *s, uint32_t g, double lo, double mu
     double *w = NULL, *c = NULL;
     for (uint32_t k = 0; k < s->n; k++)
         if (s->path[k] == (int32_t)g) { n++; n_options += 1 + s->p->first[k * s->G + g + 1] - s->p->first[k * s->G + g]; }
-    *bytes = *bound = 0; *found = lo <= 0;
+    *found = lo <= 0;
+    *bytes = 0;
+    *bound = *found ? 0 : INFINITY;
     if (n == 0) goto done;
     HL_NEED(first = hl_alloc_array(s->mem, n + 1, sizeof *first));
     HL_NEED(picked = hl_alloc_array(s->mem, n, sizeof *picked));
@@ -235,10 +239,11 @@ static hl_status solve_one(hl_spread_solver *s, uint32_t g, double lo, double mu
         all += w[at - 1];
     }
     first[n] = at;
-    hl_mck m = { .n_classes = n, .first = first, .w = w, .c = c, .lo = fmax(0, lo), .hi = fmin(s->p->cap[g], all), .tolerance = s->p->tolerance,
+    hl_mck m = { .n_classes = n, .first = first, .w = w, .c = c, .lo = fmax(0, lo), .hi = fmin(s->p->cap[g], all), .tolerance = s->p->tolerance, .enough = s->p->first[s->n * s->G] > LARGE ? NEAR_LARGE : 0,
                  .deadline_ns = s->p->deadline_ns, .max_states = MCK_STATES, .choice = picked };
     HL_TRY(hl_mck_solve(s->mem, &m));
-    *found = m.found; *bound = m.bound;
+    *found = m.found;
+    *bound = m.found || !m.complete ? m.bound : INFINITY;
     for (uint32_t k = 0, i = 0; m.found && k < s->n; k++) {
         if (s->path[k] != (int32_t)g) continue;
         choice[k] = picked[i] ? s->p->first[k * s->G + g] + picked[i] - 1 : UINT32_MAX;
@@ -250,26 +255,17 @@ done:
     return rc;
 }
 
-/* Offers the best plan in which every class has the CPU or the GPU of s->path; *bound: of the runs, where nothing couples them (else -inf).
- * The GPU whose bytes are cheapest to add comes last and brings the sum above the floor. */
-static hl_status try_path(hl_spread_solver *s, const double *price, uint32_t *choice, double *bound, bool *better)
+/* The GPUs one after the other, the one whose bytes are cheapest to add last.  hard: together above the floor; else each only as far as the
+ * others cannot help.  *bytes: their sum, < 0: one has no plan.  *bound: the sum of theirs. */
+static hl_status solve_all(hl_spread_solver *s, const double *price, const double *holds, bool hard, double mu, uint32_t *choice, double *bytes, double *bound)
 {
     hl_status rc = HLLM_OK;
-    double total = 0, bytes = 0, room = 0, mu = 0;
     bool taken[HL_MAX_GPUS] = { false };
-    *better = false;
-    *bound = s->p->n_free ? -INFINITY : 0;
+    double all = 0, room = 0;
+    *bytes = *bound = 0;
     for (uint32_t k = 0; k < s->n; k++) choice[k] = UINT32_MAX;
-    double holds[HL_MAX_GPUS] = { 0 };                 /* the most that each GPU can take */
-    for (uint32_t k = 0; k < s->n; k++) {
-        const uint32_t g = (uint32_t)HL_MAX(s->path[k], 0), kg = k * s->G + g;
-        if (s->path[k] < 0) *bound += s->p->cpu_cost[k];
-        else if (s->p->first[kg + 1] > s->p->first[kg]) holds[g] += s->p->w[s->p->first[kg + 1] - 1];
-    }
-    for (uint32_t g = 0; g < s->G; g++) {
-        holds[g] = fmin(holds[g], s->p->cap[g]); room += holds[g];
-        if (s->p->lo > 0) mu = fmax(mu, -price[g]);
-    }
+    for (uint32_t g = 0; g < s->G; g++) all += holds[g];
+    room = all;
     for (uint32_t turn = 0; turn < s->G; turn++) {
         double used, one;
         bool found;
@@ -277,17 +273,99 @@ static hl_status try_path(hl_spread_solver *s, const double *price, uint32_t *ch
         for (uint32_t h = 0; h < s->G; h++) if (!taken[h] && (g == UINT32_MAX || price[h] > price[g])) g = h;
         taken[g] = true;
         room -= holds[g];
-        HL_TRY(solve_one(s, g, s->p->lo - bytes - room, mu, choice, &used, &one, &found));
-        *bound += s->p->lo > 0 ? -INFINITY : one;
-        if (!found) goto done;
-        bytes += used;
+        HL_TRY(solve_one(s, g, hard ? s->p->lo - *bytes - room : s->p->lo - (all - holds[g]), mu, choice, &used, &one, &found));
+        *bound += one;
+        if (!found) { *bytes = -1; goto done; }
+        *bytes += used;
     }
-    if (bytes < s->p->lo * (1 - 1e-13)) goto done;
+done:
+    return rc;
+}
+
+/* Takes the plan in `choice` when it is admissible and the best. */
+static bool offer(hl_spread_solver *s, const uint32_t *choice, double bytes)
+{
+    double total = 0;
+    if (bytes < s->p->lo * (1 - 1e-13) || bytes < 0) return false;
     for (uint32_t k = 0; k < s->n; k++) total += choice[k] == UINT32_MAX ? s->p->cpu_cost[k] : s->p->c[choice[k]];
-    if (s->p->found && total >= s->best) goto done;
-    *better = true;
+    if (s->p->found && total >= s->best) return false;
     s->best = total; s->p->found = true;
     for (uint32_t k = 0; k < s->n; k++) { s->p->gpu[k] = choice[k] == UINT32_MAX ? -1 : s->path[k]; s->p->option[k] = choice[k]; }
+    return true;
+}
+
+static void find_holds(const hl_spread_solver *s, double *holds)                             /* the most that each GPU can take */
+{
+    for (uint32_t g = 0; g < s->G; g++) holds[g] = 0;
+    for (uint32_t k = 0; k < s->n; k++) {
+        const uint32_t g = (uint32_t)HL_MAX(s->path[k], 0), kg = k * s->G + g;
+        if (s->path[k] >= 0 && s->p->first[kg + 1] > s->p->first[kg]) holds[g] += s->p->w[s->p->first[kg + 1] - 1];
+    }
+    for (uint32_t g = 0; g < s->G; g++) holds[g] = fmin(holds[g], s->p->cap[g]);
+}
+
+/* Offers the best plan in which every class has the CPU or the GPU of s->path; *bound: of all plans with these runs (-inf where classes are
+ * free to choose otherwise). */
+static hl_status try_path(hl_spread_solver *s, const double *price, uint32_t *choice, double *bound, bool *better)
+{
+    hl_status rc = HLLM_OK;
+    double bytes = 0, mu = 0, other, holds[HL_MAX_GPUS];
+    *better = false;
+    find_holds(s, holds);
+    for (uint32_t g = 0; g < s->G; g++) if (s->p->lo > 0) mu = fmax(mu, -price[g]);
+    HL_TRY(solve_all(s, price, holds, false, mu, choice, &bytes, bound));
+    *bound = bytes >= 0 && !s->p->n_free ? *bound + mu * s->p->lo : -INFINITY;
+    if (bytes < s->p->lo * (1 - 1e-13)) HL_TRY(solve_all(s, price, holds, true, mu, choice, &bytes, &other));
+    *better = offer(s, choice, bytes);
+done:
+    return rc;
+}
+
+/* Runs that are given, and a floor that couples the GPUs: the bytes that all may stay below full are dealt out in parts; what each GPU
+ * costs with so many parts is a problem of its own.  Parts rounded up bound all plans, parts that add up are one. */
+static hl_status deal_floor(hl_spread_solver *s, uint32_t *choice, double *bound)
+{
+    hl_status rc = HLLM_OK;
+    double holds[HL_MAX_GPUS], cost[HL_MAX_GPUS][PARTS + 1], spare = -s->p->lo, bytes = 0, used, one;
+    double up[PARTS + HL_MAX_GPUS + 1], sum[HL_MAX_GPUS + 1][PARTS + 1];
+    uint32_t took[HL_MAX_GPUS][PARTS + 1];
+    bool found;
+    find_holds(s, holds);
+    for (uint32_t g = 0; g < s->G; g++) spare += holds[g];
+    if (spare <= 0) goto done;
+    const double part = spare / PARTS;
+    for (uint32_t g = 0; g < s->G; g++)
+        for (int32_t j = PARTS; j >= 0;) {             /* fewer parts than it uses: the next problem */
+            HL_TRY(solve_one(s, g, holds[g] - j * part, 0, choice, &used, &one, &found));
+            const int32_t enough = found ? (int32_t)HL_MIN(ceil((holds[g] - used) / part - 1e-9), (double)j) : 0;
+            for (; j >= HL_MAX(enough, 0); j--) cost[g][j] = one;
+        }
+    for (uint32_t t = 0; t < HL_COUNT(up); t++) up[t] = 0;
+    for (uint32_t t = 0; t <= PARTS; t++) sum[0][t] = 0;
+    const uint32_t most = PARTS + s->G - 1;
+    for (uint32_t g = 0; g < s->G; g++) {
+        for (uint32_t t = most + 1; t-- > 0;) {        /* at most t parts on the GPUs up to g */
+            double least = INFINITY;
+            for (uint32_t j = 0; j <= HL_MIN(t, (uint32_t)PARTS); j++) least = fmin(least, up[t - j] + cost[g][j]);
+            up[t] = least;
+        }
+        for (uint32_t t = 0; t <= PARTS; t++) {
+            sum[g + 1][t] = INFINITY;
+            took[g][t] = 0;
+            for (uint32_t j = 0; j <= t; j++) if (sum[g][t - j] + cost[g][j] < sum[g + 1][t]) { sum[g + 1][t] = sum[g][t - j] + cost[g][j]; took[g][t] = j; }
+        }
+    }
+    *bound = fmax(*bound, up[most]);
+    if (sum[s->G][PARTS] >= hl_spread_limit(s)) goto done;
+    for (uint32_t k = 0; k < s->n; k++) choice[k] = UINT32_MAX;
+    for (uint32_t g = s->G, t = PARTS; g-- > 0;) {
+        const uint32_t j = took[g][t];
+        HL_TRY(solve_one(s, g, holds[g] - j * part, 0, choice, &used, &one, &found));
+        if (!found) goto done;
+        bytes += used;
+        t -= j;
+    }
+    offer(s, choice, bytes);
 done:
     return rc;
 }
@@ -405,6 +483,10 @@ static hl_status search(hl_spread_solver *s, boxes *q, uint32_t *choice)
         if (turn == 0 && s->p->found) {                /* a plan's cost makes better steps */
             find_prices(s, &b, ROOT_ROUNDS, hl_spread_limit(s), s->best - b.bound);
             s->root = b;
+        }
+        if (one_point(&b, s->G) && s->p->lo > 0 && !s->p->n_free && s->best - fmax(b.bound, x->bound) > NEAR_FLOOR * fabs(s->best) && !hl_spread_late(s)) {
+            for (uint32_t g = 0; g < s->G; g++) for (uint32_t k = s->cut[g]; k < s->cut[g + 1]; k++) s->path[k] = (int32_t)g;
+            HL_TRY(deal_floor(s, choice, &x->bound));
         }
         if (one_point(&b, s->G)) { closed = fmin(closed, fmax(b.bound, x->bound)); continue; }
         halve(s, &b, &half[0], &half[1]);

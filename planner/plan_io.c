@@ -49,7 +49,15 @@ typedef struct reader { hl_plan *plan; hl_error *err; char where[64]; } reader;
 
 static const char *dot(const reader *r) { return *r->where ? "." : ""; }
 
-static hl_status wrong(const reader *r, const char *key, const char *want) { return hl_fail(r->err, HLLM_E_FORMAT, "%s%s%s: expected %s", r->where, dot(r), key, want); }
+/* x: what stands there. */
+static hl_status wrong(const reader *r, const char *key, const json_t *x, const char *want)
+{
+    char is[48];
+    size_t n = json_dumpb(x, is, sizeof is, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
+    if (n > sizeof is - 1) { n = sizeof is - 1; memcpy(is + n - 3, "...", 3); }
+    is[n] = 0;
+    return hl_fail(r->err, HLLM_E_FORMAT, "%s%s%s: expected %s%s%s", r->where, dot(r), key, want, n ? ", it is " : "", is);
+}
 
 /* Only these keys, and v is an object. */
 static hl_status only_keys(reader *r, const json_t *v, const char *const *known)
@@ -71,7 +79,7 @@ static hl_status get_number(reader *r, const json_t *v, const char *key, const d
     const json_t *x = json_object_get(v, key);
     *out = fallback ? *fallback : 0;
     if (!x) return fallback ? HLLM_OK : hl_fail(r->err, HLLM_E_FORMAT, "%s%s%s is missing", r->where, dot(r), key);
-    if (!json_is_number(x)) return wrong(r, key, "a number");
+    if (!json_is_number(x)) return wrong(r, key, x, "a number");
     *out = json_number_value(x);
     return HLLM_OK;
 }
@@ -82,7 +90,7 @@ static hl_status get_count(reader *r, const json_t *v, const char *key, const do
     *out = 0;
     const hl_status rc = get_number(r, v, key, fallback, &x);
     if (rc != HLLM_OK) return rc;
-    if (!(x >= 0 && x <= 4294967295.0) || x != floor(x)) return wrong(r, key, "a whole number from 0 to 2^32 - 1");
+    if (!(x >= 0 && x <= 4294967295.0) || x != floor(x)) return wrong(r, key, json_object_get(v, key), "a whole number from 0 to 2^32 - 1");
     *out = (uint32_t)x;
     return HLLM_OK;
 }
@@ -100,7 +108,7 @@ static hl_status get_choice(reader *r, const json_t *v, const char *key, const c
         if (!at[n]) break;
         at += n + 1;
     }
-    return hl_fail(r->err, HLLM_E_FORMAT, "%s%s%s: expected %s", r->where, dot(r), key, names);
+    return wrong(r, key, x, names);
 }
 
 static hl_status get_array(reader *r, const json_t *v, const char *key, uint32_t limit, const json_t **out, uint32_t *n)
@@ -108,7 +116,7 @@ static hl_status get_array(reader *r, const json_t *v, const char *key, uint32_t
     const json_t *x = json_object_get(v, key);
     *out = x; *n = 0;
     if (!x) return hl_fail(r->err, HLLM_E_FORMAT, "%s%s%s is missing", r->where, dot(r), key);
-    if (!json_is_array(x)) return wrong(r, key, "a list");
+    if (!json_is_array(x)) return wrong(r, key, x, "a list");
     if (json_array_size(x) > limit) return hl_fail(r->err, HLLM_E_LIMIT, "%s%s%s has %zu entries, the limit is %u", r->where, dot(r), key, json_array_size(x), limit);
     *n = (uint32_t)json_array_size(x);
     return HLLM_OK;
@@ -117,7 +125,7 @@ static hl_status get_array(reader *r, const json_t *v, const char *key, uint32_t
 static hl_status get_name(reader *r, const json_t *v, const char *fallback, const char **out)
 {
     const json_t *x = json_object_get(v, "name");
-    if (x && (!json_is_string(x) || json_string_length(x) > 200 || strlen(json_string_value(x)) != json_string_length(x))) return wrong(r, "name", "a text of up to 200 bytes");
+    if (x && (!json_is_string(x) || json_string_length(x) > 200 || strlen(json_string_value(x)) != json_string_length(x))) return wrong(r, "name", x, "a text of up to 200 bytes");
     *out = hl_plan_strdup(r->plan, x ? json_string_value(x) : fallback);
     return *out ? HLLM_OK : HLLM_E_NOMEM;
 }
@@ -182,7 +190,7 @@ static hl_status read_neuron_layers(reader *r, const json_t *v, hl_neuron_proble
         layers[il].freq = f;
         for (uint32_t ib = 0; ib < layers[il].n_batches; ib++) {
             const json_t *x = json_array_get(freq, ib);
-            if (!json_is_number(x)) { rc = hl_fail(r->err, HLLM_E_FORMAT, "%s.freq[%u]: expected a number", r->where, ib); goto done; }
+            if (!json_is_number(x)) { char key[32]; snprintf(key, sizeof key, "freq[%u]", ib); rc = wrong(r, key, x, "a number"); goto done; }
             *f++ = json_number_value(x);
         }
     }
@@ -241,6 +249,7 @@ static hl_status read_links(reader *r, const json_t *v, hl_layer_problem *p)
     const json_t *rows, *row;
     uint32_t n;
     double *links;
+    char key[32];
     HL_TRY(get_array(r, v, "links", HL_MAX_RING_DEVICES, &rows, &n));
     if (n != p->n_devices) { rc = hl_fail(r->err, HLLM_E_FORMAT, "links has %u rows for %u devices", n, p->n_devices); goto done; }
     HL_NEED(links = hl_plan_alloc(r->plan, (size_t)n * n, sizeof *links));
@@ -251,7 +260,10 @@ static hl_status read_links(reader *r, const json_t *v, hl_layer_problem *p)
         for (uint32_t j = 0; j < n; j++) {
             const json_t *x = json_array_get(row, j);
             links[i * n + j] = json_is_null(x) ? -1 : json_number_value(x);
-            if (!json_is_null(x) && (!json_is_number(x) || links[i * n + j] < 0)) { rc = hl_fail(r->err, HLLM_E_FORMAT, "links[%u][%u]: expected seconds, 0 or more, or null", i, j); goto done; }
+            if (json_is_null(x) || (json_is_number(x) && links[i * n + j] >= 0)) continue;
+            snprintf(key, sizeof key, "links[%u][%u]", i, j);
+            rc = wrong(r, key, x, "seconds, 0 or more, or null");
+            goto done;
         }
     }
 done:
@@ -302,10 +314,10 @@ static hl_status read_ring(reader *r, const json_t *v)
     HL_TRY(get_choice(r, v, "latency", "serial|overlap", -1, &p->latency));
     HL_TRY(get_count(r, v, "k", &zero, &p->k));
     HL_TRY(get_choice(r, v, "method", "exact||halda|memory", HL_METHOD_EXACT, &p->method));
-    if (p->method == HL_METHOD_PAPER) { rc = wrong(r, "method", "exact|halda|memory"); goto done; }
+    if (p->method == HL_METHOD_PAPER) { rc = wrong(r, "method", json_object_get(v, "method"), "exact|halda|memory"); goto done; }
     HL_TRY(get_choice(r, v, "halda_init", "code|paper", HL_HALDA_CODE, &p->halda_init));
     HL_TRY(get_number(r, v, "master_priority", &zero, &p->master_priority));
-    if (json_object_get(v, "master_priority") && !(p->master_priority >= 0.01 && p->master_priority <= 100)) { rc = wrong(r, "master_priority", "0.01 to 100"); goto done; }
+    if (json_object_get(v, "master_priority") && !(p->master_priority >= 0.01 && p->master_priority <= 100)) { rc = wrong(r, "master_priority", json_object_get(v, "master_priority"), "0.01 to 100"); goto done; }
     HL_TRY(get_array(r, v, "devices", HL_MAX_RING_DEVICES, &list, &p->n_devices));
     HL_NEED(d = hl_plan_alloc(r->plan, p->n_devices, sizeof *d));
     p->devices = d;
@@ -368,9 +380,9 @@ static hl_status get_list(reader *r, const json_t *v, const char *key, uint32_t 
     if (got != n) return hl_fail(r->err, HLLM_E_MISMATCH, "%s%s%s has %u entries for %u", r->where, dot(r), key, got, n);
     for (uint32_t i = 0; i < n; i++) {
         const json_t *x = json_array_get(list, i);
-        if (!json_is_number(x)) return wrong(r, key, "numbers");
+        if (!json_is_number(x)) return wrong(r, key, x, "numbers");
         out[i] = json_number_value(x);
-        if (!(out[i] >= -1 && out[i] <= HL_MAX_BYTES) || out[i] != floor(out[i])) return wrong(r, key, "whole numbers");
+        if (!(out[i] >= -1 && out[i] <= HL_MAX_BYTES) || out[i] != floor(out[i])) return wrong(r, key, x, "whole numbers");
     }
     return HLLM_OK;
 }
@@ -449,11 +461,11 @@ static hl_status read_model(reader *r, const json_t *v)
     snprintf(r->where, sizeof r->where, "model");
     HL_TRY(only_keys(r, v, keys));
     const char *name = json_string_value(json_object_get(v, "name")), *hash = json_string_value(json_object_get(v, "hash"));
-    if (!hash || strlen(hash) != 16 || strspn(hash, "0123456789abcdef") != 16) { rc = wrong(r, "hash", "16 hexadecimal digits"); goto done; }
+    if (!hash || strlen(hash) != 16 || strspn(hash, "0123456789abcdef") != 16) { rc = wrong(r, "hash", json_object_get(v, "hash"), "16 hexadecimal digits"); goto done; }
     for (uint32_t i = 0; i < 16; i++) m->hash = m->hash << 4 | (uint64_t)(hash[i] <= '9' ? hash[i] - '0' : hash[i] - 'a' + 10);
     snprintf(m->name, sizeof m->name, "%s", name ? name : "");
     HL_TRY(get_number(r, v, "file_bytes", NULL, &x));
-    if (!(x >= 0 && x <= HL_MAX_BYTES)) { rc = wrong(r, "file_bytes", "bytes"); goto done; }
+    if (!(x >= 0 && x <= HL_MAX_BYTES)) { rc = wrong(r, "file_bytes", json_object_get(v, "file_bytes"), "bytes"); goto done; }
     m->file_bytes = (uint64_t)x;
     HL_TRY(get_count(r, v, "n_ctx", &zero, &m->n_ctx));
     r->plan->uniform = json_is_true(json_object_get(v, "uniform"));

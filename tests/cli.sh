@@ -377,13 +377,18 @@ group_plan() {
     out '"bytes_needed":35388440,"bytes_available":12386304'
     # Hostile problems: one line that names the key.
     sed 's/"sync_s"/"sink_s"/' "$data/neuron-tiny-time.problem.json" >"$tmp/p.json"
-    refused 1 'sink_s: unknown key' plan --problem "$tmp/p.json"
+    refused 1 'p.json: sink_s: unknown key' plan --problem "$tmp/p.json"
     sed 's/"k":0/"k":0,"k":0/' "$data/layer-a-serial.problem.json" >"$tmp/p.json"
-    refused 1 'duplicate' plan --problem "$tmp/p.json"
+    refused 1 'p.json: line 1.*duplicate' plan --problem "$tmp/p.json"
     sed 's/"k":0/"k":5/' "$data/layer-a-serial.problem.json" >"$tmp/p.json"
     refused 1 'k is 5: it does not divide n_layers, 32' plan --problem "$tmp/p.json"
     head -c 300 "$data/layer-a-serial.problem.json" >"$tmp/p.json"
     refused 1 'HLLM_E_TRUNCATED' plan --problem "$tmp/p.json"
+    sed 's/"k":0/"k":"many"/' "$data/layer-a-serial.problem.json" >"$tmp/p.json"
+    refused 1 'p.json: k: expected a number, it is "many"' plan --problem "$tmp/p.json"
+    refused 1 'stdin: ' plan --problem - </dev/null
+    sed 's/"objective":/"objektive":/2' "$tmp/plan.json" >"$tmp/p.json"
+    refused 1 'p.json: answer.objektive: unknown key' inspect "$tmp/p.json"
     refused 1 'no/such' plan --problem no/such
     refused 2 'm MODEL or --problem FILE is missing' plan
     refused 2 'exclude each other' plan -m "$model" --problem x

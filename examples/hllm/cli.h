@@ -75,6 +75,7 @@ typedef struct cli {
     hllm_model_info info;                              /* after cli_open_model */
     hllm_session_info session_info;                    /* after cli_open_session */
     double load_s;                                     /* opening the file and loading the weights */
+    const char *about;                                 /* a file whose text the runtime was given: its errors are about it */
 } cli;
 
 /* Each returns 0, or an exit code after one line on stderr.  cli_open_engine opens runtime and model too. */

@@ -37,9 +37,11 @@ static void make_printable(char *s)
 
 char *cli_error_text(const cli *c, int at)
 {
-    const size_t cap = last_error(c, at, NULL, 0) + 64;
+    const char *about = at == AT_RUNTIME && c->about ? c->about : "";
+    const size_t n = strlen(about), cap = last_error(c, at, NULL, 0) + n + 64;
     char *text = cli_alloc(cap, 1);
-    last_error(c, at, text, cap);
+    snprintf(text, cap, "%s%s", about, n ? ": " : "");
+    last_error(c, at, text + strlen(text), cap - strlen(text));
     make_printable(text);
     return text;
 }

@@ -247,6 +247,7 @@ static int inspect_plan(const cli_options *o)
     size_t n = 0;
     int code = cli_open_runtime(&c, o);
     if (!code && (code = cli_read_all(o, o->model, &text)) == 0) {
+        c.about = o->model;
         hllm_status rc = hllm_plan_read(c.rt, text.data, text.n, &p);
         if (rc != HLLM_OK) code = cli_fail(&c, AT_RUNTIME, rc);
         else if (!o->json) cli_print_plan(p);

@@ -171,6 +171,7 @@ int cmd_plan(const cli_options *o)
     if (o->problem) {
         cli_bytes json;
         if ((code = cli_open_runtime(&c, o)) == 0 && (code = cli_read_all(o, strcmp(o->problem, "-") == 0 ? NULL : o->problem, &json)) == 0) {
+            c.about = strcmp(o->problem, "-") == 0 ? "stdin" : o->problem;
             const hllm_status rc = hllm_plan_solve_problem(c.rt, json.data, json.n, &opt, &plan);
             free(json.data);
             if (rc != HLLM_OK) code = failed(&c, AT_RUNTIME, rc, &lack);

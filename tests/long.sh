@@ -1,5 +1,5 @@
 #!/bin/sh
-# What takes too long for every change: run before a release, or overnight.  usage: long.sh [MINUTES]      (of fuzzing, half for each target; default 60)
+# What takes too long for every change: run before a release, or overnight.  usage: long.sh [MINUTES]      (of fuzzing, a third for each target; default 60)
 # After a green `sh tests/run.sh`, whose builds and models it uses.  Last line: "N passed, N failed".
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -11,7 +11,7 @@ passed=0 failed=0
 export HLLM_TEST_ROOT="$root"
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 TSAN_OPTIONS=halt_on_error=1
 
-for needed in bin/hllm asan/tests/golden_scores tsan/tests/abi_flat fuzz/bin/fuzz_gguf fuzz/bin/fuzz_model venv/complete models/smollm2-135m-instruct-q4_1.gguf; do
+for needed in bin/hllm asan/tests/golden_scores tsan/tests/abi_flat fuzz/bin/fuzz_gguf fuzz/bin/fuzz_model fuzz/bin/fuzz_plan venv/complete models/smollm2-135m-instruct-q4_1.gguf; do
     [ -e "$build/$needed" ] || { echo "long.sh: build/$needed is missing: run tests/run.sh first" >&2; exit 1; }
 done
 step() {                                               # step NAME COMMAND...
@@ -23,8 +23,8 @@ step() {                                               # step NAME COMMAND...
     [ $word = ok ] || tail -n 20 "$logs/$name.log" | sed 's/^/    | /'
 }
 
-for target in gguf model; do
-    step fuzz-$target "$build/fuzz/bin/fuzz_$target" -max_total_time=$((minutes * 30)) -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$logs/" \
+for target in gguf model plan; do
+    step fuzz-$target "$build/fuzz/bin/fuzz_$target" -max_total_time=$((minutes * 20)) -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$logs/" \
         "$build/fuzz-corpus/$target" "$root/tests/fuzz/seeds/$target"
 done
 step presplit "$venv" "$root/tests/presplit_differential.py" --n 200000 --seed "$(date +%Y%m%d)"

@@ -204,11 +204,13 @@ step_arm64() {
 step_fuzz() {
     have tests/fuzz/gguf.c
     sanitize_env
-    mkdir -p "$build/fuzz-corpus/gguf" "$build/fuzz-corpus/model"
+    mkdir -p "$build/fuzz-corpus/gguf" "$build/fuzz-corpus/model" "$build/fuzz-corpus/plan"
+    cp "$root"/tests/data/planner/neuron-tiny-*.problem.json "$root"/tests/data/planner/layer-*.problem.json "$build/fuzz-corpus/plan"
     CC=clang CXX=clang++ configure "$build/fuzz" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHLLM_SANITIZE=address,undefined,fuzzer-no-link -DHLLM_FUZZ=ON \
-        -DHLLM_BUILD_EXAMPLES=OFF && cmake --build "$build/fuzz" -j "$jobs" --target fuzz_gguf fuzz_model || return 1
-    for target in gguf:60 model:30; do
-        calm "$build/fuzz/bin/fuzz_${target%:*}" -max_total_time="${HLLM_FUZZ_SECONDS:-${target#*:}}" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+        -DHLLM_BUILD_EXAMPLES=OFF && cmake --build "$build/fuzz" -j "$jobs" --target fuzz_gguf fuzz_model fuzz_plan || return 1
+    for target in gguf:60 model:30 plan:60; do
+        dict=$root/tests/fuzz/${target%:*}.dict
+        calm "$build/fuzz/bin/fuzz_${target%:*}" -max_total_time="${HLLM_FUZZ_SECONDS:-${target#*:}}" $([ -f "$dict" ] && echo "-dict=$dict") -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
             -artifact_prefix="$logs/" "$build/fuzz-corpus/${target%:*}" "$root/tests/fuzz/seeds/${target%:*}" || return 1
     done
 }

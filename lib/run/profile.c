@@ -161,8 +161,10 @@ static bool load(hllm_profile *p, const char *path)
     if (hl_file_open(&p->rt->env, NULL, path, &f) != HLLM_OK) return false;
     char *text = f.bytes && f.bytes <= MAX_FILE ? hl_alloc(p->rt->env.mem, (size_t)f.bytes) : NULL;
     if (text && hl_file_read(&p->rt->env, NULL, &f, 0, text, (size_t)f.bytes) == HLLM_OK) {
-        json_t *v = json_loadb(text, (size_t)f.bytes, JSON_REJECT_DUPLICATES, NULL);
+        json_error_t e;
+        json_t *v = json_loadb(text, (size_t)f.bytes, JSON_REJECT_DUPLICATES, &e);
         good = v && read_figures(p, v);
+        if (!v) hl_log_write(p->rt->env.log, HLLM_LOG_WARNING, "%s: line %d: %s: the machine is measured again", path, e.line, e.text);
         json_decref(v);
     }
     hl_free(p->rt->env.mem, text);

@@ -157,6 +157,16 @@ static void halda_vectors(void)
     p.devices = c;
     halda("C code", p, &(vector){ HL_HALDA_CODE, { 32, 0 }, { 32, 0 }, 37.47, 40.00 });
     halda("C paper", p, &(vector){ HL_HALDA_PAPER, { 32, 0 }, { 32, 0 }, 37.47, 40.00 });
+    /* C with a GPU of 2.71 GiB: the first answer is [24, 8], 12 on a GPU that has room for 14 while D1 reads from disk.  So D1 has to fit
+     * (at most 7.2 layers): by hand 26 a - 14 b + 6 * 12 is the least then, and D1 with 6 layers stays. */
+    const hl_ring_device d[] = { machine("D0", HL_OS_LINUX, 8, -7, 2, 2, 2.71, 0.1, 0.9, 8), machine("D1", HL_OS_LINUX, 12, 0, 1, 1, 0, 0.1, 0, 0) };
+    p.devices = d;
+    halda("calibrated", p, &(vector){ HL_HALDA_PAPER, { 26, 6 }, { 14, 0 }, 171.25, 190.58 });
+    /* The head has one layer and none on a GPU: it is weak, so nothing is made to fit, though D1 has room for 40 layers on its GPU, 29
+     * there and 2 that it reads from disk: 99.0 + 31 a - 29 b. */
+    const hl_ring_device e[] = { machine("D0", HL_OS_LINUX, 100, 0, 2, 5, 0, 0.1, 0, 8), machine("D1", HL_OS_LINUX, 8, -7, 2, 0.3, 6, 0.1, 0.9, 0) };
+    p.devices = e;
+    halda("weak head", p, &(vector){ HL_HALDA_PAPER, { 1, 31 }, { 0, 29 }, 178.83, 179.82 });
     const hl_ring_device b[] = { machine("D1", HL_OS_MACOS, 30, 0, 0.7, 2.4, 0, 0.15, 0, 30), machine("D2", HL_OS_LINUX, 22, -18, 3, 4.1, 8, 0.15, 1, 0),
                                  machine("D3", HL_OS_LINUX, 14, -11, 3, 9.7, 11, 0.15, 1, 0), machine("D4", HL_OS_LINUX, 60, 0, 1.4, 1.9, 0, 0.1, 0, 0) };
     p = (hl_layer_problem){ .n_layers = 80, .n_vocab = 128256, .latency = HL_LATENCY_SERIAL, .layer_bytes = 490000000, .kv_bytes_per_layer = 4194304, .input_bytes = 591003648,
@@ -204,6 +214,25 @@ static void refused(const hl_neuron_problem *p, hl_neuron_plan *plan, const char
 {
     const hl_status rc = hl_neuron_plan_value(mem, p, plan, &err);
     CHECK_MSG(rc == HLLM_E_MISMATCH && strstr(say(), why), "%s: %s %s", why, hl_status_name(rc), rc ? say() : "");
+}
+
+/* C_l by hand: a neuron of 1,000 bytes saves 0.5 microseconds, so 32 microseconds are 64 of them; what is above that by less than 1e-9 of
+ * a neuron is rounding, what is above by more is not. */
+static void least_share_rounds(void)
+{
+    const double freq[] = { 0.5, 0.25 };
+    const hl_neuron_layer layer = { 2, 64, 64, 64000, freq };
+    for (uint32_t above = 0; above < 2; above++) {
+        const hl_neuron_gpu gpu = { 2e9, 64000, 5e-7 * (64 + (above ? 3e-9 : 5e-10)) };
+        const hl_neuron_problem p = { .objective = HL_OBJECTIVE_IMPACT, .n_gpus = 1, .gpus = &gpu, .n_layers = 1, .layers = &layer, .cpu_bytes_per_s = 1e9, .cpu_budget_bytes = 1e9 };
+        hl_neuron_plan *plan = NULL;
+        REQUIRE(hl_neuron_plan_new(mem, &p, &plan) == HLLM_OK);
+        const double got = solve_neurons(&p, plan);
+        CHECK_MSG(got == (above ? 0 : 32), "%u: impact %.9g", above, got);
+        plan->n_gpu[0] = 64; plan->gpu_of_layer[0] = 0;
+        CHECK(hl_neuron_plan_value(mem, &p, plan, &err) == (above ? HLLM_E_MISMATCH : HLLM_OK));
+        hl_neuron_plan_free(mem, plan);
+    }
 }
 
 static void wrong_plans(void)
@@ -344,6 +373,7 @@ int main(void)
     rings();
     halda_vectors();
     paper_order();
+    least_share_rounds();
     wrong_plans();
     time_limit();
     flat_memory();

@@ -88,10 +88,15 @@ int main(void)
     p = open_profile(0, NULL);
     CHECK(info_of(p).from_file == 0);
     hllm_profile_free(p);
+    uint32_t level;
+    size_t need;
+    char line[512];
+    while (hllm_log_poll(rt, &level, line, sizeof line, &need) == HLLM_OK && need > 0) { }
     put(s, n / 2);
     p = open_profile(0, NULL);
     CHECK(info_of(p).from_file == 0);
     hllm_profile_free(p);
+    CHECK(hllm_log_poll(rt, &level, line, sizeof line, &need) == HLLM_OK && need > 0 && strncmp(line, path, strlen(path)) == 0 && strstr(line, "measured again"));
     p = open_profile(HLLM_PROFILE_REMEASURE, NULL);
     CHECK(info_of(p).from_file == 0 && info_of(p).disk_bytes_per_s == 0);
     hllm_profile_free(p);
@@ -103,9 +108,6 @@ int main(void)
     snprintf(path, sizeof path, "/nonexistent/profile.json");
     p = open_profile(0, NULL);
     hllm_profile_free(p);
-    uint32_t level;
-    size_t need;
-    char line[512];
     CHECK(hllm_log_poll(rt, &level, line, sizeof line, &need) == HLLM_OK && need > 0 && strstr(line, "cannot be written"));
     CHECK(hllm_profile_open(rt, &(hllm_profile_options){ .struct_size = sizeof(hllm_profile_options), .model_path = "/nonexistent" }, &p) == HLLM_E_NOT_FOUND && p == NULL);
     free(edited);

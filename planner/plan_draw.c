@@ -1,6 +1,6 @@
 /* plan_draw.c: a plan as a picture (SVG 1.1, no scripts, no fonts of its own): what each device's memory holds, by kind, and one row per
  * layer.  Neurons: the row is the layer's FFN, hottest neurons left, coloured by where they lie, with the curve of their frequencies over
- * it.  Layers: the row is a layer in the order it is computed, coloured by its device; full height where its GPU holds it.
+ * it; to its right one cell for each other thing that the layer has (attention, KV cache, predictor), coloured by where that lies.  Layers: the row is a layer in the order it is computed, coloured by its device; full height where its GPU holds it.
  * Coordinates are whole numbers of tenths: no locale, no floating-point text.
  */
 #include "plan_io.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEFT = 110, WIDTH = 800, BAR = 22, MAX_POINTS = 96 };
+enum { LEFT = 110, WIDTH = 800, BAR = 22, MAX_POINTS = 96, CELL = 70, MAX_COLUMNS = 4 };
 
 static const char *const device_colour[] = { "#7f8c9b", "#d1495b", "#2e86ab", "#edae49", "#3d8361", "#8e5ea2", "#c97b3f", "#4f6d7a" };
 static const char *const kind_colour[] = { "#d1495b", "#7f8c9b", "#2e86ab", "#edae49", "#3d8361", "#8e5ea2", "#c97b3f", "#4f6d7a", "#b5838d", "#6d6875" };
@@ -46,11 +46,12 @@ static void box(hl_out *o, int64_t x, int y, int64_t w, int h, const char *colou
 
 static int64_t tenths(double share) { return share > 0 ? (int64_t)(fmin(share, 1) * WIDTH * 10 + 0.5) : 0; }
 
-static void gib_text(char *buf, size_t cap, double bytes)
+static void bytes_text(char *buf, size_t cap, double bytes)
 {
     char number[32];
-    const double x = bytes / 1073741824.0;
-    snprintf(buf, cap, "%s GiB", hl_text_f64(floor(x * 100 + 0.5) / 100, number));
+    const bool large = bytes >= 1073741824.0;
+    const double x = bytes / (large ? 1073741824.0 : 1048576.0), unit = large ? 100 : 10;
+    snprintf(buf, cap, "%s %s", hl_text_f64(floor(x * unit + 0.5) / unit, number), large ? "GiB" : "MiB");
 }
 
 /* One bar per device: its budget as the frame, its parts inside. */
@@ -70,16 +71,19 @@ static int draw_devices(const hl_plan *plan, hl_out *o, int y)
             x += w;
         }
         hl_out_printf(o, "<rect x=\"%d\" y=\"%d\" width=\"%" PRId64 "\" height=\"%d\" fill=\"none\" stroke=\"#333\"/>\n", LEFT, y, tenths(d.budget_bytes / most) / 10, BAR);
-        gib_text(a, sizeof a, d.bytes);
-        gib_text(b, sizeof b, d.budget_bytes);
+        bytes_text(a, sizeof a, d.bytes);
+        bytes_text(b, sizeof b, d.budget_bytes);
         snprintf(line, sizeof line, "%s of %s", a, b);
-        for (uint32_t j = 0; j < d.n_parts; j++) {
-            const size_t n = strlen(line);
-            if (d.parts[j].bytes <= 0) continue;
-            gib_text(a, sizeof a, d.parts[j].bytes);
-            snprintf(line + n, sizeof line - n, "  %s %s", d.parts[j].kind, a);
-        }
         text(o, LEFT, y + BAR + 13, "start", line);
+        int at = LEFT + 8 + 8 * (int)strlen(line);
+        for (uint32_t j = 0; j < d.n_parts; j++) {     /* each with its colour */
+            if (d.parts[j].bytes <= 0) continue;
+            bytes_text(a, sizeof a, d.parts[j].bytes);
+            snprintf(line, sizeof line, "%s %s", d.parts[j].kind, a);
+            box(o, 10 * at, y + BAR + 4, 90, 9, colour_of_kind(d.parts[j].kind));
+            text(o, at + 12, y + BAR + 13, "start", line);
+            at += 24 + 7 * (int)strlen(line);
+        }
     }
     return y;
 }
@@ -99,6 +103,38 @@ static void draw_legend(const hl_plan *plan, hl_out *o, int y)
 
 static int by_freq(const void *a, const void *b) { const double x = *(const double *)a, y = *(const double *)b; return x > y ? -1 : x < y; }
 
+/* A layer's other things: the items named KIND.LAYER, a column for each kind, in the order of the problem. */
+typedef struct columns { uint32_t n; char kind[MAX_COLUMNS][32]; } columns;
+
+static uint32_t column_of(columns *c, const char *name, uint32_t *il)
+{
+    const size_t n = strcspn(name, ".");
+    uint64_t layer = 0;
+    if (!name[n] || n >= sizeof c->kind[0] || name[n + 1] < '0' || name[n + 1] > '9') return MAX_COLUMNS;
+    for (const char *s = name + n + 1; *s; s++) {
+        if (*s < '0' || *s > '9' || layer > HL_MAX_NEURON_LAYERS) return MAX_COLUMNS;
+        layer = layer * 10 + (uint64_t)(*s - '0');
+    }
+    *il = (uint32_t)layer;
+    for (uint32_t i = 0; i < c->n; i++) if (strlen(c->kind[i]) == n && memcmp(c->kind[i], name, n) == 0) return i;
+    if (c->n == MAX_COLUMNS) return MAX_COLUMNS;
+    memcpy(c->kind[c->n], name, n);
+    c->kind[c->n][n] = 0;
+    return c->n++;
+}
+
+static void draw_items(const hl_plan *plan, hl_out *o, int y, int row)
+{
+    columns c = { 0 };
+    uint32_t il = 0;
+    for (uint32_t id = 0; id < plan->neuron.n_dense; id++) {
+        const uint32_t i = column_of(&c, plan->neuron.dense[id].name, &il);
+        if (i == MAX_COLUMNS || il >= plan->neuron.n_layers) continue;
+        box(o, 10 * (LEFT + WIDTH + 8 + (int)i * CELL), y + (int)il * (row + 2), 10 * (CELL - 8), row, colour_of_device((uint32_t)(1 + plan->neuron_plan->gpu_of_dense[id])));
+    }
+    for (uint32_t i = 0; i < c.n; i++) text(o, LEFT + WIDTH + 8 + (int)i * CELL, y - 4, "start", c.kind[i]);
+}
+
 static hl_status draw_neurons(const hl_plan *plan, hl_out *o, int y, int row)
 {
     hl_status rc = HLLM_OK;
@@ -107,6 +143,7 @@ static hl_status draw_neurons(const hl_plan *plan, hl_out *o, int y, int row)
     uint32_t widest = 1;
     for (uint32_t il = 0; il < p->n_layers; il++) widest = HL_MAX(widest, p->layers[il].n_batches);
     HL_NEED(freq = hl_alloc_array(plan->mem, widest, sizeof *freq));
+    draw_items(plan, o, y, row);
     for (uint32_t il = 0; il < p->n_layers; il++, y += row + 2) {
         const hl_neuron_layer *l = &p->layers[il];
         const double all = (double)l->batch_neurons * (l->n_batches - 1) + l->last_batch_neurons;
@@ -154,13 +191,15 @@ hl_status hl_plan_draw(const hl_plan *plan, hl_out *o, hl_error *err)
     const double seconds = plan->kind == HL_PLAN_NEURON ? plan->neuron_plan->seconds_per_token : plan->layer_plan.objective;
     const int row = n <= 200 ? 14 : 4, top = 60 + (int)hl_plan_n_devices(plan) * (BAR + 24), legend = 18 * (1 + (int)hl_plan_n_devices(plan) / 6);
     char line[256], a[32], b[32];
+    const bool items = plan->kind == HL_PLAN_NEURON && plan->neuron.n_dense;
+    const double gap = plan->kind == HL_PLAN_NEURON ? plan->neuron_plan->gap : plan->layer_plan.gap;
     hl_status rc = HLLM_OK;
     (void)err;
-    hl_out_printf(o, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n", LEFT + WIDTH + 20,
+    hl_out_printf(o, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n", LEFT + WIDTH + 20 + (items ? MAX_COLUMNS * CELL : 0),
                   top + legend + (int)n * (row + 2) + 20);
     hl_out_printf(o, "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n");
     snprintf(line, sizeof line, "%s%s%s s per token (predicted), gap %s", plan->model.known ? plan->model.name : "", plan->model.known && *plan->model.name ? ": " : "", hl_text_f64(seconds, a),
-             hl_text_f64(plan->kind == HL_PLAN_NEURON ? plan->neuron_plan->gap : plan->layer_plan.gap, b));
+             hl_text_f64(floor(gap * 1e9 + 0.5) / 1e9, b));
     text(o, LEFT, 24, "start", line);
     draw_devices(plan, o, 40);
     draw_legend(plan, o, top - 6);

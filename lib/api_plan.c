@@ -95,12 +95,27 @@ static uint32_t context_that_fits(const hllm_model *m, request *r, uint32_t too_
         hl_plan *plan = NULL;
         hl_plan_limits limits = { .deadline_ns = hl_now_ns() + 500000000 };
         hl_status rc = hl_placement_problem(m, &r->opt, n_ctx, &plan);
+        if (rc == HLLM_OK && plan->scratch_missing > 0) rc = HLLM_E_NOMEM;
         if (rc == HLLM_OK) rc = hl_plan_neurons(plan->mem, &plan->neuron, HL_SOLVER_BUILTIN, NULL, &limits, plan->neuron_plan, NULL, NULL);
         hl_plan_free(plan);
         if (rc == HLLM_OK) fits = n_ctx;
         else too_long = n_ctx;
     }
     return fits;
+}
+
+/* What it would take: bytes, and a context. */
+static hl_status tell_impossible(const hllm_model *m, request *r, const hl_plan *plan, hl_plan_shortage *lack, uint32_t n_ctx)
+{
+    const double budget = plan->neuron.cpu_budget_bytes + plan->scratch_bytes[0] - plan->scratch_missing;
+    char context[64] = "; no context is short enough", gpus[64] = "";
+    lack->bytes_needed += plan->scratch_missing;
+    const uint32_t fits = context_that_fits(m, r, n_ctx);
+    if (fits) snprintf(context, sizeof context, ", or at a context of %u", fits);
+    if (r->opt.n_gpus) snprintf(gpus, sizeof gpus, ", of which GPUs take at most %" PRIu64, (uint64_t)lack->bytes_available);
+    tell_shortage(r, lack, fits);
+    return hl_fail(&mutable_model(m)->err, HLLM_E_NOMEM, "%s: impossible at a context of %u tokens: %" PRIu64 " bytes do not fit in the CPU's budget of %" PRIu64 "%s; it fits with a CPU budget of %" PRIu64 "%s",
+                   hl_gguf_path(m->model->gguf), n_ctx, (uint64_t)ceil(lack->bytes_needed), (uint64_t)budget, gpus, (uint64_t)ceil(budget + lack->bytes_needed - lack->bytes_available), context);
 }
 
 hllm_status hllm_plan_solve(const hllm_model *m, const hllm_plan_options *opt, hllm_plan **out)
@@ -117,16 +132,12 @@ hllm_status hllm_plan_solve(const hllm_model *m, const hllm_plan_options *opt, h
     const uint32_t n_ctx = hl_placement_context(m, r.opt.n_ctx);
     HL_TRY(hl_placement_problem(m, &r.opt, r.opt.n_ctx, &plan));
     r.opt.cpu_bytes_per_s = plan->neuron.cpu_bytes_per_s;                   /* measured at most once */
+    for (uint32_t g = 0; g < r.opt.n_gpus; g++)
+        if (plan->neuron.gpus[g].budget_bytes <= 0)
+            hl_log_write(m->rt->env.log, HLLM_LOG_WARNING, "GPU %u holds nothing: its %" PRIu64 " bytes are no more than a session's scratch there, %" PRIu64, g, r.gpus[g].budget_bytes,
+                         (uint64_t)ceil(plan->gpu_scratch_bytes));
     rc = solve(&r, plan, &lack, err);
-    if (rc == HLLM_E_NOMEM && lack.bytes_needed > 0) {
-        const uint32_t fits = context_that_fits(m, &r, n_ctx);
-        char context[64] = "; no context is short enough";
-        if (fits) snprintf(context, sizeof context, ", or at a context of %u", fits);
-        tell_shortage(&r, &lack, fits);
-        rc = hl_fail(err, rc, "%s: impossible at a context of %u tokens: %" PRIu64 " bytes do not fit beside the CPU's budget, GPUs take at most %" PRIu64 " of them; "
-                     "it fits with %" PRIu64 " bytes more for the CPU%s", hl_gguf_path(m->model->gguf), n_ctx, (uint64_t)ceil(lack.bytes_needed), (uint64_t)lack.bytes_available,
-                     (uint64_t)ceil(lack.bytes_needed - lack.bytes_available), context);
-    }
+    if ((rc == HLLM_OK && plan->scratch_missing > 0) || (rc == HLLM_E_NOMEM && lack.bytes_needed > 0)) rc = tell_impossible(m, &r, plan, &lack, n_ctx);
     HL_TRY(rc);
     rc = hl_plan_handle_new(m->rt, plan, out);
     plan = NULL;

@@ -23,6 +23,7 @@ typedef struct hl_plan {
     bool solved;
     hl_plan_model model;
     double scratch_bytes[1 + HL_MAX_GPUS];             /* CPU, GPUs: set aside before the budgets were given */
+    double scratch_missing, gpu_scratch_bytes;         /* what the CPU's budget is short of its scratch; what a GPU's would be */
     bool uniform;                                      /* no activation statistics: every neuron counts alike */
     void **blocks; uint32_t n_blocks, cap_blocks;      /* what the problem's arrays and names live in */
 } hl_plan;

@@ -159,15 +159,17 @@ static hl_status devices(const hllm_model *m, const hllm_plan_options *opt, cons
     if (p->cpu_bytes_per_s == 0)
         p->cpu_bytes_per_s = hl_cpu_measure_read(&m->rt->env, m->rt->pool, (size_t)HL_MIN(HL_MAX(available / 4, (uint64_t)16 << 20), (uint64_t)512 << 20));
     if (!(p->cpu_bytes_per_s > 0)) { rc = hl_fail(err, HLLM_E_ARG, "options.cpu_bytes_per_s: no speed is given, and none could be measured"); goto done; }
-    plan->scratch_bytes[0] = HL_MIN(cpu, (double)sizes->scratch_bytes);
-    p->cpu_budget_bytes = cpu - plan->scratch_bytes[0];
+    plan->scratch_bytes[0] = (double)sizes->scratch_bytes;
+    plan->scratch_missing = HL_MAX(0.0, plan->scratch_bytes[0] - cpu);
+    plan->gpu_scratch_bytes = (double)(sizes->scratch_bytes - HL_MIN(sizes->host_bytes, sizes->scratch_bytes));
+    p->cpu_budget_bytes = HL_MAX(0.0, cpu - plan->scratch_bytes[0]);
     p->n_gpus = HL_MAX(opt->n_gpus, 1u);
     p->gpu_list = opt->n_gpus > 1;
     HL_NEED(gpus = hl_plan_alloc(plan, p->n_gpus, sizeof *gpus));
     p->gpus = gpus;
     gpus[0] = (hl_neuron_gpu){ p->cpu_bytes_per_s, 0, 0 };                  /* none: one that holds nothing */
     for (uint32_t g = 0; g < opt->n_gpus; g++) {
-        const double bytes = (double)opt->gpus[g].budget_bytes, scratch = (double)(sizes->scratch_bytes - HL_MIN(sizes->host_bytes, sizes->scratch_bytes));
+        const double bytes = (double)opt->gpus[g].budget_bytes, scratch = plan->gpu_scratch_bytes;
         plan->scratch_bytes[1 + g] = bytes > scratch ? scratch : 0;
         gpus[g] = (hl_neuron_gpu){ opt->gpus[g].bytes_per_s, bytes > scratch ? bytes - scratch : 0, opt->gpus[g].sync_s > 0 ? opt->gpus[g].sync_s : DEFAULT_SYNC_S };
     }

@@ -142,8 +142,43 @@ static void files(void)
     OK_RT(hllm_plan_read(u.rt, edited, n, &again), u.rt);
     CHECK(hllm_plan_check(again, u.m, 0) == HLLM_E_MISMATCH && strstr(text_of(again, 2), "bytes, the plan was made for"));
     hllm_plan_free(again);
+    /* More in memory than any machine has: the same plan with another scratch. */
+    char *scratch = strstr(s, "\"scratch_bytes\":["), *bigger = malloc(n + 32);
+    REQUIRE(scratch != NULL && bigger != NULL);
+    const size_t head = (size_t)(scratch - s) + strlen("\"scratch_bytes\":[");
+    snprintf(bigger, n + 32, "%.*s900000000000000%s", (int)head, s, s + head + strspn(s + head, "0123456789"));
+    OK_RT(hllm_plan_read(u.rt, bigger, strlen(bigger), &again), u.rt);
+    CHECK(hllm_plan_check(again, u.m, 0) == HLLM_OK);
+    CHECK(hllm_plan_check(again, u.m, HLLM_PLAN_CHECK_MACHINE) == HLLM_E_NOMEM && strstr(text_of(again, 2), "900000") && strstr(text_of(again, 2), "are available"));
+    hllm_plan_free(again);
+    /* Without "model": a plan for a problem is no model's. */
+    char *model = strstr(s, ",\"model\":");
+    REQUIRE(model != NULL);
+    snprintf(bigger, n + 32, "%.*s}", (int)(model - s), s);
+    OK_RT(hllm_plan_read(u.rt, bigger, strlen(bigger), &again), u.rt);
+    CHECK(hllm_plan_check(again, u.m, 0) == HLLM_E_MISMATCH && strstr(text_of(again, 2), "made for a problem"));
+    hllm_plan_free(again);
+    free(bigger);
     free(s);
     free(edited);
+    hllm_plan_free(p);
+}
+
+/* Less than a session's scratch: impossible even where a GPU holds everything; the budget that is named is enough, a byte less is not. */
+static void scratch_needs_room(void)
+{
+    const hllm_plan_gpu gpu = { .struct_size = sizeof gpu, .budget_bytes = 1 << 30, .bytes_per_s = 1e12 };
+    hllm_plan *p = NULL;
+    hllm_plan_shortage lack = { .struct_size = sizeof lack };
+    hllm_plan_options o = options(&gpu, 1);
+    o.cpu_budget_bytes = 1000;
+    o.shortage = &lack;
+    CHECK(hllm_plan_solve(u.m, &o, &p) == HLLM_E_NOMEM && p == NULL && strstr(text_of(u.m, 1), "budget of 1000"));
+    REQUIRE(lack.bytes_needed > 0);
+    o.cpu_budget_bytes += lack.bytes_needed - lack.bytes_available - 1;
+    CHECK(hllm_plan_solve(u.m, &o, &p) == HLLM_E_NOMEM && p == NULL);
+    o.cpu_budget_bytes++;
+    OK_M(hllm_plan_solve(u.m, &o, &p), u.m);
     hllm_plan_free(p);
 }
 
@@ -203,6 +238,7 @@ int main(void)
     arguments();
     adds_up();
     files();
+    scratch_needs_room();
     impossible();
     header_only();
     setup_free(&u);

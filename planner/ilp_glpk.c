@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "curve.h"
 #include "planner.h"
 
 #define CURVE_ERROR 1e-4                               /* of a layer's curve, relative to all gain */
@@ -39,7 +40,7 @@ typedef struct job {
     void (*build)(struct job *);                       /* runs on the thread */
     /* neurons */
     const hl_neuron_problem *np;
-    struct layer *layers;
+    hl_curve *layers;
     double *numbers, unit, cap, lo;
     uint64_t *counts;
     uint32_t *picked;                                  /* [n_layers] batches */
@@ -54,8 +55,6 @@ typedef struct job {
     /* rows and columns under construction: room for the widest row */
     int *ind; double *val; uint32_t n_entries;
 } job;
-
-typedef struct layer { double *gain, *bytes; uint64_t *count; uint32_t n, least; double each; } layer;
 
 static const char out_of_time[] = "no plan in the time given";
 
@@ -178,20 +177,7 @@ static void row(job *j, glp_prob *P, double lo, double hi)
 
 /* ---- neurons ---- */
 
-typedef struct heat { double f; uint32_t i; } heat;
-static int by_heat(const void *a, const void *b)
-{
-    const heat *x = a, *y = b;
-    return x->f != y->f ? (x->f > y->f ? -1 : 1) : x->i < y->i ? -1 : x->i > y->i;
-}
-
-static double time_at(const hl_neuron_problem *p, const layer *v, uint32_t n)
-{
-    const double slow = v->each / p->cpu_bytes_per_s, fast = v->each / p->gpus[0].bytes_per_s, A = v->gain[v->n], sync = p->gpus[0].sync_s;
-    if (n == 0) return slow * A + (p->dense_on == HL_DENSE_GPU ? sync : 0);
-    if (n == v->n) return fast * A + p->launch_s + (p->dense_on == HL_DENSE_CPU ? sync : 0);
-    return p->launch_s + fmax(fast * v->gain[n], slow * (A - v->gain[n]) + sync);
-}
+static double time_at(const hl_neuron_problem *p, const hl_curve *v, uint32_t n) { return n ? hl_curve_time(p, v, n, 0) : hl_curve_cpu_time(p, v); }
 
 /* Whole numbers of bytes: the budgets, less what no set of batches can use. */
 static void floor_budgets(job *j)
@@ -213,7 +199,7 @@ static void floor_budgets(job *j)
 }
 
 /* Corners of a coarser curve from `from` to `to`, never further below the true one than the error: farthest point first. */
-static uint32_t coarsen(const layer *v, uint32_t from, uint32_t to, double error, uint32_t *out, double *worst)
+static uint32_t coarsen(const hl_curve *v, uint32_t from, uint32_t to, double error, uint32_t *out, double *worst)
 {
     uint32_t n = 0, a = from;
     out[n++] = from;
@@ -236,7 +222,7 @@ static uint32_t coarsen(const layer *v, uint32_t from, uint32_t to, double error
 }
 
 /* Adds y (or the split mode's) segments from batch `from` on; their activations and bytes go through H and W. */
-static void segments(job *j, glp_prob *P, const layer *v, uint32_t from, int y, int *first, int *last, double error, double *worst)
+static void segments(job *j, glp_prob *P, const hl_curve *v, uint32_t from, int y, int *first, int *last, double error, double *worst)
 {
     const uint32_t n = coarsen(v, from, v->n, error, j->corners, worst);
     *first = glp_get_num_cols(P) + 1;
@@ -250,7 +236,7 @@ static void segments(job *j, glp_prob *P, const layer *v, uint32_t from, int y, 
 }
 
 /* The slope of segment column s (first: the layer's first): activations per unit. */
-static double slope(const job *j, const layer *v, uint32_t i)
+static double slope(const job *j, const hl_curve *v, uint32_t i)
 {
     const uint32_t a = j->corners[i], b = j->corners[i + 1];
     return (v->gain[b] - v->gain[a]) / ((v->bytes[b] - v->bytes[a]) / j->unit);
@@ -280,7 +266,7 @@ static bool polish(job *j)
             }
         }
         for (uint32_t il = 0; il < p->n_layers; il++) {
-            const layer *v = &j->layers[il];
+            const hl_curve *v = &j->layers[il];
             const double was = impact ? -v->gain[j->picked[il]] : time_at(p, v, j->picked[il]);
             for (uint32_t n = 0; n <= v->n; n = n == 0 ? v->least : n + 1) {
                 const double w = used - v->bytes[j->picked[il]] + v->bytes[n], off = fmax(0, fmax(lo - w, w - hi)), gain = was - (impact ? -v->gain[n] : time_at(p, v, n));
@@ -304,7 +290,7 @@ static bool polish(job *j)
     return used >= lo && used <= hi;
 }
 
-static uint32_t whole_batches(const layer *v, double bytes)
+static uint32_t whole_batches(const hl_curve *v, double bytes)
 {
     uint32_t n = 0;
     while (n < v->n && v->bytes[n + 1] <= bytes * (1 + 1e-9) + 1e-6) n++;
@@ -325,7 +311,7 @@ static void build_neurons(job *j)
     glp_set_obj_dir(P, impact ? GLP_MAX : GLP_MIN);
     const double sync = p->gpus[0].sync_s;
     for (uint32_t il = 0; il < p->n_layers; il++) {
-        const layer *v = &j->layers[il];
+        const hl_curve *v = &j->layers[il];
         layer_columns *c = &cols[il];
         double worst = 0;
         const double error = CURVE_ERROR * total / p->n_layers;
@@ -351,7 +337,7 @@ static void build_neurons(job *j)
             slack += worst;
             continue;
         }
-        const double slow = v->each / p->cpu_bytes_per_s, fast = v->each / p->gpus[0].bytes_per_s, A = v->gain[v->n];
+        const double slow = v->neuron_bytes / p->cpu_bytes_per_s, fast = v->neuron_bytes / p->gpus[0].bytes_per_s, A = v->gain[v->n];
         c->cpu = column(P, GLP_BV, 0, 1, time_at(p, v, 0) * 1e3);
         c->full = column(P, GLP_BV, 0, 1, time_at(p, v, v->n) * 1e3);
         c->y = column(P, GLP_BV, 0, 1, 0);
@@ -375,7 +361,7 @@ static void build_neurons(job *j)
         column(P, GLP_BV, 0, p->dense[id].bytes > 0 ? 1 : 0, (gpu - cpu) * 1e3);
     }
     for (uint32_t il = 0; il < p->n_layers; il++) {
-        const layer *v = &j->layers[il];
+        const hl_curve *v = &j->layers[il];
         const layer_columns *c = &cols[il];
         if (!c->last && !c->y) continue;
         if (impact && !j->limits->per_batch) entry(j, c->y, v->bytes[v->least] / j->unit);
@@ -393,7 +379,7 @@ static void build_neurons(job *j)
     j->bound = impact ? j->bound + slack : (j->bound - slack) * 1e-3;
     if (j->why) { j->rc = HLLM_E_TIMEOUT; goto done; }
     for (uint32_t il = 0; il < p->n_layers; il++) {
-        const layer *v = &j->layers[il];
+        const hl_curve *v = &j->layers[il];
         const layer_columns *c = &cols[il];
         double bytes = 0;
         j->picked[il] = 0;
@@ -422,7 +408,7 @@ static void build_choices(job *j)
     glp_set_obj_dir(P, impact ? GLP_MAX : GLP_MIN);
     double scale = impact ? 1 : 1e3;
     for (uint32_t il = 0; il < p->n_layers; il++) {
-        const layer *v = &j->layers[il];
+        const hl_curve *v = &j->layers[il];
         j->columns[il].first = glp_get_num_cols(P) + 1;
         for (uint32_t n = 0; n <= v->n; n = n == 0 ? v->least : n + 1) column(P, GLP_BV, 0, 1, scale * (impact ? v->gain[n] : time_at(p, v, n)));
         j->columns[il].last = glp_get_num_cols(P);
@@ -438,7 +424,7 @@ static void build_choices(job *j)
     }
     glp_set_obj_coef(P, 0, base);
     for (uint32_t il = 0; il < p->n_layers; il++) {
-        const layer *v = &j->layers[il];
+        const hl_curve *v = &j->layers[il];
         int c = j->columns[il].first;
         for (uint32_t n = 0; n <= v->n; n = n == 0 ? v->least : n + 1, c++) entry(j, c, v->bytes[n] / j->unit);
     }
@@ -447,7 +433,7 @@ static void build_choices(job *j)
     j->why = optimise(j, P);
     if (j->why) j->rc = HLLM_E_TIMEOUT;
     for (uint32_t il = 0; !j->why && il < p->n_layers; il++) {
-        const layer *v = &j->layers[il];
+        const hl_curve *v = &j->layers[il];
         int c = j->columns[il].first;
         for (uint32_t n = 0; n <= v->n; n = n == 0 ? v->least : n + 1, c++) if (glp_mip_col_val(P, c) > 0.5) j->picked[il] = n;
     }
@@ -474,7 +460,7 @@ static hl_status read_layers(job *j)
     size_t n = 0, widest = 0;
     for (uint32_t il = 0; il < p->n_layers; il++) { n += p->layers[il].n_batches + 1; widest = HL_MAX(widest, p->layers[il].n_batches + 1); }
     const size_t entries = 2 * n + 5 * (size_t)p->n_layers + p->n_dense + 16;
-    heat *h = NULL;
+    hl_heat *h = NULL;
     HL_NEED(j->layers = j->core->alloc(j->mem, p->n_layers * sizeof *j->layers));
     HL_NEED(j->numbers = j->core->alloc(j->mem, 2 * n * sizeof *j->numbers));
     HL_NEED(j->counts = j->core->alloc(j->mem, n * sizeof *j->counts));
@@ -490,22 +476,11 @@ static hl_status read_layers(job *j)
     for (uint32_t il = 0; il < p->n_layers; il++) {
         const hl_neuron_layer *l = &p->layers[il];
         const uint32_t B = l->n_batches;
-        layer *v = &j->layers[il];
-        *v = (layer){ d, d + B + 1, c, B, 1, l->batch_bytes / l->batch_neurons };
+        hl_curve *v = &j->layers[il];
+        *v = (hl_curve){ .gain = d, .bytes = d + B + 1, .count = c };
         d += 2 * (B + 1); c += B + 1;
-        v->gain[0] = v->bytes[0] = 0; v->count[0] = 0;
-        for (uint32_t ib = 0; ib < B; ib++) h[ib] = (heat){ l->freq[ib], ib };
-        qsort(h, B, sizeof *h, by_heat);
-        for (uint32_t ib = 0; ib < B; ib++) {
-            const uint32_t neurons = h[ib].i == B - 1 ? l->last_batch_neurons : l->batch_neurons;
-            v->gain[ib + 1] = v->gain[ib] + h[ib].f * neurons;
-            v->count[ib + 1] = v->count[ib] + neurons;
-            v->bytes[ib + 1] = (double)v->count[ib + 1] * v->each;
-        }
-        if (p->objective != HL_OBJECTIVE_IMPACT) continue;
-        const double saved = 1 / p->cpu_bytes_per_s - 1 / p->gpus[0].bytes_per_s;
-        const double C = saved > 0 ? ceil(p->gpus[0].sync_s / (v->each * saved) - 1e-9) : INFINITY;
-        while (v->least <= B && (double)v->count[v->least] < C) v->least++;
+        hl_curve_fill(l, h, v);
+        if (p->objective == HL_OBJECTIVE_IMPACT) v->least = hl_curve_least(p, v, 0);
     }
 done:
     j->core->free(j->mem, h);

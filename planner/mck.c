@@ -72,21 +72,23 @@ static double tolerance_of(const solver *s) { return s->p->tolerance * fabs(s->b
 static bool late(const solver *s) { return s->deadline_ns && hl_now_ns() > s->deadline_ns; }
 static void put_aside(solver *s, double bound) { if (bound < s->cut) s->cut = bound; }
 
+uint32_t hl_mck_hull(const double *w, const double *c, uint32_t from, uint32_t to, const bool *alive, uint32_t *out)
+{
+    uint32_t n = 0;
+    for (uint32_t i = from; i < to; i++) {
+        if (alive && !alive[i]) continue;
+        while (n >= 2 && (c[out[n - 1]] - c[out[n - 2]]) * (w[i] - w[out[n - 1]]) >= (c[i] - c[out[n - 1]]) * (w[out[n - 1]] - w[out[n - 2]])) n--;
+        out[n++] = i;
+    }
+    return n;
+}
+
 /* The lower hull of the living options of class k; its edges are appended. */
 static void add_hull(solver *s, uint32_t k)
 {
     const double *w = s->p->w, *c = s->c;
-    uint32_t n = 0;
-    for (uint32_t i = s->p->first[k]; i < s->p->first[k + 1]; i++) {
-        if (!s->alive[i]) continue;
-        if (n == 0) s->base[k] = i;
-        while (n >= 2) {
-            const uint32_t a = s->hull[n - 2], b = s->hull[n - 1];
-            if ((c[b] - c[a]) * (w[i] - w[b]) < (c[i] - c[b]) * (w[b] - w[a])) break;
-            n--;
-        }
-        s->hull[n++] = i;
-    }
+    const uint32_t n = hl_mck_hull(w, c, s->p->first[k], s->p->first[k + 1], s->alive, s->hull);
+    s->base[k] = s->hull[0];
     for (uint32_t j = 1; j < n; j++) {
         const uint32_t a = s->hull[j - 1], b = s->hull[j];
         s->edges[s->n_edges++] = (edge){ (c[b] - c[a]) / (w[b] - w[a]), w[b] - w[a], c[b] - c[a], k, a, b };

@@ -26,6 +26,9 @@ typedef struct hl_mck {
 
 hl_status hl_mck_solve(hl_mem *mem, hl_mck *p);
 
+/* The lower hull of options from..to-1 over their weights, those alive (NULL: all); the number of indices put into out. */
+uint32_t hl_mck_hull(const double *w, const double *c, uint32_t from, uint32_t to, const bool *alive, uint32_t *out);
+
 /* The greatest common divisor of weights that are whole numbers, 0 when they are not (or all 0): budgets may shrink to its multiples. */
 double hl_mck_unit(const double *w, uint32_t n);
 double hl_mck_floor(double w, double unit);

@@ -12,21 +12,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "curve.h"
 #include "mck.h"
 #include "spread.h"
 
 #define TOLERANCE 1e-9                                 /* plans this close to the best count as the best */
 enum { MAX_STATES_ONE = 60000, MAX_STATES_SEVERAL = 100000 };
 
-/* A layer's batches by heat: what the first n of them hold. */
-typedef struct curve { double *gain, *bytes; uint64_t *count; uint32_t n; double neuron_bytes; } curve;
-
 typedef struct solver {
     hl_mem *mem;
     const hl_neuron_problem *p;
     const hl_plan_limits *limits;
     bool impact;
-    curve *curves;
+    hl_curve *curves;
     double *numbers; uint64_t *counts;                 /* what the curves point into */
     double total;                                      /* bytes of everything */
     double room[HL_MAX_GPUS], fixed;                   /* budgets less what is placed already, which is `fixed` */
@@ -37,18 +35,10 @@ typedef struct solver {
     int32_t *gpu; uint32_t *option;                    /* the answer: [n_classes] */
 } solver;
 
-typedef struct heat { double freq; uint32_t index; } heat;
-static int by_heat(const void *a, const void *b)
-{
-    const heat *x = a, *y = b;
-    if (x->freq != y->freq) return x->freq > y->freq ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
-}
-
 static hl_status build_curves(solver *s)
 {
     hl_status rc = HLLM_OK;
-    heat *h = NULL;
+    hl_heat *h = NULL;
     size_t n = 0, widest = 0;
     for (uint32_t il = 0; il < s->p->n_layers; il++) { n += s->p->layers[il].n_batches + 1; widest = HL_MAX(widest, s->p->layers[il].n_batches); }
     HL_NEED(s->curves = hl_alloc_array(s->mem, s->p->n_layers, sizeof *s->curves));
@@ -59,17 +49,10 @@ static hl_status build_curves(solver *s)
     uint64_t *c = s->counts;
     for (uint32_t il = 0; il < s->p->n_layers; il++) {
         const hl_neuron_layer *l = &s->p->layers[il];
-        curve *v = &s->curves[il];
-        *v = (curve){ d, d + l->n_batches + 1, c, l->n_batches, l->batch_bytes / l->batch_neurons };
+        hl_curve *v = &s->curves[il];
+        *v = (hl_curve){ .gain = d, .bytes = d + l->n_batches + 1, .count = c };
         d += 2 * (l->n_batches + 1); c += l->n_batches + 1;
-        for (uint32_t ib = 0; ib < l->n_batches; ib++) h[ib] = (heat){ l->freq[ib], ib };
-        qsort(h, l->n_batches, sizeof *h, by_heat);
-        for (uint32_t ib = 0; ib < l->n_batches; ib++) {
-            const uint32_t neurons = h[ib].index == l->n_batches - 1 ? l->last_batch_neurons : l->batch_neurons;
-            v->gain[ib + 1] = v->gain[ib] + h[ib].freq * neurons;
-            v->count[ib + 1] = v->count[ib] + neurons;
-            v->bytes[ib + 1] = (double)v->count[ib + 1] * v->neuron_bytes;
-        }
+        hl_curve_fill(l, h, v);
         s->total += v->bytes[v->n];
     }
     for (uint32_t id = 0; id < s->p->n_dense; id++) s->total += s->p->dense[id].bytes;
@@ -78,37 +61,9 @@ done:
     return rc;
 }
 
-/* The fewest batches that may lie on GPU g; n + 1 when none may. */
-static uint32_t least_share(const solver *s, const curve *v, uint32_t g)
+static double cost_of(const solver *s, const hl_curve *v, uint32_t n, uint32_t g)
 {
-    const hl_neuron_gpu *gpu = &s->p->gpus[g];
-    if (gpu->bytes_per_s <= s->p->cpu_bytes_per_s) return v->n + 1;
-    const double least = ceil(gpu->sync_s / (v->neuron_bytes * (1 / s->p->cpu_bytes_per_s - 1 / gpu->bytes_per_s)) - 1e-9);
-    uint32_t n = 1;
-    while (n <= v->n && (double)v->count[n] < least) n++;
-    return n;
-}
-
-static double layer_time(const solver *s, const curve *v, uint32_t n, uint32_t g)
-{
-    const hl_neuron_gpu *gpu = &s->p->gpus[g];
-    const double cpu = v->neuron_bytes / s->p->cpu_bytes_per_s, fast = v->neuron_bytes / gpu->bytes_per_s, all = v->gain[v->n];
-    if (n == v->n) return fast * all + s->p->launch_s + (s->p->dense_on == HL_DENSE_CPU ? gpu->sync_s : 0);
-    return s->p->launch_s + fmax(fast * v->gain[n], cpu * (all - v->gain[n]) + gpu->sync_s);
-}
-
-/* A layer that the CPU computes waits for its dense part where that is a GPU: the sync of the GPU that is quickest to say so, as no GPU
- * is the layer's own. */
-static double cpu_time(const solver *s, const curve *v)
-{
-    double sync_s = s->p->gpus[0].sync_s;
-    for (uint32_t g = 1; g < s->p->n_gpus; g++) sync_s = fmin(sync_s, s->p->gpus[g].sync_s);
-    return v->neuron_bytes / s->p->cpu_bytes_per_s * v->gain[v->n] + (s->p->dense_on == HL_DENSE_GPU ? sync_s : 0);
-}
-
-static double cost_of(const solver *s, const curve *v, uint32_t n, uint32_t g)
-{
-    return s->impact ? -v->gain[n] : layer_time(s, v, n, g);
+    return s->impact ? -v->gain[n] : hl_curve_time(s->p, v, n, g);
 }
 
 /* Classes and options.  weigh: the costs are minus the bytes, the question being only how many the GPUs can take. */
@@ -139,12 +94,12 @@ static hl_status build_classes(solver *s, bool weigh)
         }
     }
     for (uint32_t il = 0; il < s->p->n_layers; il++) {
-        const curve *v = &s->curves[il];
+        const hl_curve *v = &s->curves[il];
         const uint32_t k = s->n_free + il;
-        s->cpu_cost[k] = s->impact || weigh ? 0 : cpu_time(s, v);
+        s->cpu_cost[k] = s->impact || weigh ? 0 : hl_curve_cpu_time(s->p, v);
         for (uint32_t g = 0; g < G; g++) {
             s->first[k * G + g] = (uint32_t)at;
-            for (uint32_t ib = s->impact ? least_share(s, v, g) : 1; ib <= v->n && v->bytes[ib] <= s->room[g]; ib++) {
+            for (uint32_t ib = s->impact ? hl_curve_least(s->p, v, g) : 1; ib <= v->n && v->bytes[ib] <= s->room[g]; ib++) {
                 s->length[at] = ib;
                 s->w[at] = v->bytes[ib];
                 s->c[at++] = weigh ? -v->bytes[ib] : cost_of(s, v, ib, g);
@@ -234,7 +189,7 @@ static void paper_budget(solver *s)
 {
     const double matrices = s->p->paper_ungated ? 2 : 3, k = s->p->paper_ungated ? 2 : 4.5;
     if (s->p->paper_n_embd <= 0) return;
-    const curve *v = &s->curves[0];
+    const hl_curve *v = &s->curves[0];
     const double weight_bytes = v->neuron_bytes / (matrices * s->p->paper_n_embd);
     for (uint32_t g = 0; g < s->p->n_gpus; g++) {
         const double neurons = floor(s->room[g] / ((double)v->count[v->n] * weight_bytes * k)) * 4;

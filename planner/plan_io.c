@@ -387,6 +387,22 @@ static hl_status get_list(reader *r, const json_t *v, const char *key, uint32_t 
     return HLLM_OK;
 }
 
+/* The same, numbers below 0 being 0. */
+static hl_status get_counts(reader *r, const json_t *v, const char *key, uint32_t n, double *x, uint32_t *out)
+{
+    const hl_status rc = get_list(r, v, key, n, x);
+    for (uint32_t i = 0; rc == HLLM_OK && i < n; i++) out[i] = (uint32_t)HL_MIN(HL_MAX(x[i], 0.0), 1e9);
+    return rc;
+}
+
+/* What the file says of its placement has to be what the placement is worth. */
+static hl_status compare(const reader *r, double said, double is)
+{
+    char s[32], t[32];
+    if (fabs(said - is) <= 1e-6 * fabs(is) + 1e-15) return HLLM_OK;
+    return hl_fail(r->err, HLLM_E_MISMATCH, "the plan says that its objective is %s, it is %s", hl_text_f64(said, s), hl_text_f64(is, t));
+}
+
 static hl_status read_neuron_answer(reader *r, const json_t *v)
 {
     static const char *const keys[] = { "kind", "n_gpu", "dense_on_gpu", "dense_gpu", "gpu_of_layer", "objective", "bound", "gap", "seconds_per_token", "gpu_bytes", "cpu_bytes",
@@ -411,11 +427,7 @@ static hl_status read_neuron_answer(reader *r, const json_t *v)
     HL_TRY(get_number(r, v, "objective", NULL, &said));
     HL_TRY(get_number(r, v, "bound", NULL, &a->bound));
     HL_TRY(hl_neuron_plan_value(plan->mem, p, a, r->err));
-    if (fabs(said - a->objective) > 1e-6 * fabs(a->objective) + 1e-15) {
-        char s[32], t[32];
-        rc = hl_fail(r->err, HLLM_E_MISMATCH, "the plan says that its objective is %s, it is %s", hl_text_f64(said, s), hl_text_f64(a->objective, t));
-        goto done;
-    }
+    HL_TRY(compare(r, said, a->objective));
     a->gap = hl_plan_gap(a->objective, a->bound);
     a->solver = "file";
 done:
@@ -433,19 +445,13 @@ static hl_status read_layer_answer(reader *r, const json_t *v)
     if (p.method == HL_METHOD_HALDA) p.latency = HL_LATENCY_SERIAL;
     HL_TRY(only_keys(r, v, keys));
     HL_TRY(get_count(r, v, "k", NULL, &a->k));
-    HL_TRY(get_list(r, v, "layers", p.n_devices, x));
-    for (uint32_t im = 0; im < p.n_devices; im++) a->layers[im] = (uint32_t)HL_MIN(HL_MAX(x[im], 0.0), 1e9);
-    HL_TRY(get_list(r, v, "gpu_layers", p.n_devices, x));
-    for (uint32_t im = 0; im < p.n_devices; im++) a->gpu_layers[im] = (uint32_t)HL_MIN(HL_MAX(x[im], 0.0), 1e9);
+    HL_TRY(get_counts(r, v, "layers", p.n_devices, x, a->layers));
+    HL_TRY(get_counts(r, v, "gpu_layers", p.n_devices, x, a->gpu_layers));
     HL_TRY(get_number(r, v, "objective", NULL, &said));
     HL_TRY(get_number(r, v, "bound", NULL, &a->bound));
     HL_TRY(get_number(r, v, "halda_objective", &zero, &a->halda_objective));
     HL_TRY(hl_layer_plan_value(&p, a, r->err));
-    if (fabs(said - a->objective) > 1e-6 * fabs(a->objective) + 1e-15) {
-        char s[32], t[32];
-        rc = hl_fail(r->err, HLLM_E_MISMATCH, "the plan says that its objective is %s, it is %s", hl_text_f64(said, s), hl_text_f64(a->objective, t));
-        goto done;
-    }
+    HL_TRY(compare(r, said, a->objective));
     a->gap = hl_plan_gap(a->objective, a->bound);
     a->solver = "file";
 done:
@@ -639,35 +645,34 @@ static json_t *write_devices(writer *w, const hl_plan *plan)
     return list;
 }
 
+typedef json_int_t int_of(const void *list, uint32_t i);
+static json_int_t int_of_u64(const void *list, uint32_t i) { return (json_int_t)((const uint64_t *)list)[i]; }
+static json_int_t int_of_u32(const void *list, uint32_t i) { return ((const uint32_t *)list)[i]; }
+static json_int_t int_of_i32(const void *list, uint32_t i) { return ((const int32_t *)list)[i]; }
+static json_int_t int_of_placed(const void *list, uint32_t i) { return ((const int32_t *)list)[i] >= 0; }
+static void put_ints(writer *w, json_t *v, const char *key, const void *list, uint32_t n, int_of *get)
+{
+    json_t *x = json_array();
+    for (uint32_t i = 0; i < n; i++) push(w, x, json_integer(get(list, i)));
+    put(w, v, key, x);
+}
+
 static json_t *write_neuron_answer(writer *w, const hl_plan *plan)
 {
     const hl_neuron_plan *a = plan->neuron_plan;
     const hl_neuron_problem *p = &plan->neuron;
-    json_t *v = json_object(), *list = json_array();
+    json_t *v = json_object();
     put(w, v, "kind", json_string("neuron"));
-    for (uint32_t il = 0; il < p->n_layers; il++) push(w, list, json_integer((json_int_t)a->n_gpu[il]));
-    put(w, v, "n_gpu", list);
-    if (p->gpu_list) {
-        list = json_array();
-        for (uint32_t il = 0; il < p->n_layers; il++) push(w, list, json_integer(a->gpu_of_layer[il]));
-        put(w, v, "gpu_of_layer", list);
-    }
-    if (p->n_dense) {
-        list = json_array();
-        for (uint32_t id = 0; id < p->n_dense; id++) push(w, list, json_integer(a->gpu_of_dense[id] >= 0));
-        put(w, v, "dense_on_gpu", list);
-    }
-    if (p->n_dense && p->gpu_list) {
-        list = json_array();
-        for (uint32_t id = 0; id < p->n_dense; id++) push(w, list, json_integer(a->gpu_of_dense[id]));
-        put(w, v, "dense_gpu", list);
-    }
+    put_ints(w, v, "n_gpu", a->n_gpu, p->n_layers, int_of_u64);
+    if (p->gpu_list) put_ints(w, v, "gpu_of_layer", a->gpu_of_layer, p->n_layers, int_of_i32);
+    if (p->n_dense) put_ints(w, v, "dense_on_gpu", a->gpu_of_dense, p->n_dense, int_of_placed);
+    if (p->n_dense && p->gpu_list) put_ints(w, v, "dense_gpu", a->gpu_of_dense, p->n_dense, int_of_i32);
     put(w, v, "objective", real(a->objective));
     put(w, v, "bound", real(a->bound));
     put(w, v, "gap", real(a->gap));
     put(w, v, "seconds_per_token", real(a->seconds_per_token));
     if (p->gpu_list) {
-        list = json_array();
+        json_t *list = json_array();
         for (uint32_t g = 0; g < p->n_gpus; g++) push(w, list, number(a->gpu_bytes[g]));
         put(w, v, "gpu_bytes", list);
     } else put(w, v, "gpu_bytes", number(a->gpu_bytes[0]));
@@ -682,12 +687,11 @@ static json_t *write_layer_answer(writer *w, const hl_plan *plan)
 {
     const hl_layer_plan *a = &plan->layer_plan;
     const hl_layer_problem *p = &plan->ring;
-    json_t *v = json_object(), *layers = json_array(), *gpu = json_array();
+    json_t *v = json_object();
     put(w, v, "kind", json_string("layer"));
     put(w, v, "k", json_integer(a->k));
-    for (uint32_t im = 0; im < p->n_devices; im++) { push(w, layers, json_integer(a->layers[im])); push(w, gpu, json_integer(a->gpu_layers[im])); }
-    put(w, v, "layers", layers);
-    put(w, v, "gpu_layers", gpu);
+    put_ints(w, v, "layers", a->layers, p->n_devices, int_of_u32);
+    put_ints(w, v, "gpu_layers", a->gpu_layers, p->n_devices, int_of_u32);
     put(w, v, "objective", real(a->objective));
     put(w, v, "bound", real(a->bound));
     put(w, v, "gap", real(a->gap));

@@ -25,16 +25,10 @@ static void put_aside(solver *s, double bound) { if (bound < s->put_aside) s->pu
 
 static void build_hulls(solver *s)
 {
-    const double *w = s->p->w, *c = s->p->c;
     uint32_t total = 0;
     for (uint32_t kg = 0; kg < s->n * s->G; kg++) {
-        uint32_t n = 0, *h = s->hull + total;
-        for (uint32_t i = s->p->first[kg]; i < s->p->first[kg + 1]; i++) {
-            while (n >= 2 && (c[h[n - 1]] - c[h[n - 2]]) * (w[i] - w[h[n - 1]]) >= (c[i] - c[h[n - 1]]) * (w[h[n - 1]] - w[h[n - 2]])) n--;
-            h[n++] = i;
-        }
         s->hull_first[kg] = total;
-        total += n;
+        total += hl_mck_hull(s->p->w, s->p->c, s->p->first[kg], s->p->first[kg + 1], NULL, s->hull + total);
     }
     s->hull_first[s->n * s->G] = total;
 }

@@ -6,7 +6,6 @@
 #include "planner_random.h"
 
 enum { L = 80, B = 448, M = 32, RUNS = 5 };
-static hl_mem *mem;
 static double freq[L][B];
 
 static int by_size(const void *a, const void *b) { const double x = *(const double *)a, y = *(const double *)b; return x < y ? -1 : x > y; }
@@ -31,14 +30,10 @@ static void neurons(const char *name, uint32_t objective, uint32_t sizes, double
     for (uint32_t r = 0; r < RUNS; r++) {
         hl_neuron_plan *plan;
         hl_plan_limits limits = { .deadline_ns = hl_now_ns() + 10000000000u };
-        hl_error err;
-        char text[256] = "";
-        hl_error_init(&err);
         REQUIRE(hl_neuron_plan_new(mem, &p, &plan) == HLLM_OK);
-        if (hl_plan_neurons(mem, &p, HL_SOLVER_BUILTIN, NULL, &limits, plan, NULL, &err) != HLLM_OK) { hl_error_copy(&err, text, sizeof text); puts(text); }
+        if (hl_plan_neurons(mem, &p, HL_SOLVER_BUILTIN, NULL, &limits, plan, NULL, &err) != HLLM_OK) puts(say());
         ms[r] = 1e3 * plan->solve_s; objective_is = plan->objective; gap = plan->gap;
         hl_neuron_plan_free(mem, plan);
-        hl_error_destroy(&err);
         if (ms[r] > 3000) { ms[RUNS / 2] = ms[r]; break; }
     }
     if (ms[RUNS / 2] < 3000) qsort(ms, RUNS, sizeof *ms, by_size);
@@ -74,6 +69,7 @@ static void ring(uint32_t n_devices, uint32_t latency, bool linked)
 int main(void)
 {
     REQUIRE(hl_mem_new(NULL, &mem) == HLLM_OK);
+    hl_error_init(&err);
     for (uint32_t o = 0; o < 2; o++) {
         const uint32_t objective = o ? HL_OBJECTIVE_TIME : HL_OBJECTIVE_IMPACT;
         const char *const name[] = { "impact, one batch size", "impact, two batch sizes", "impact, every layer its own size", "impact, CPU and GPU only just hold it", "impact, minimum blocks of 150 batches",

@@ -7,6 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Sizes and times under a sanitizer say little. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#  define SANITIZED 1
+#elif defined(__has_feature)
+#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#    define SANITIZED 1
+#  endif
+#endif
+#ifndef SANITIZED
+#  define SANITIZED 0
+#endif
+
 static _Atomic int check_failed, check_count;             /* tests have threads */
 
 #define CHECK(x) CHECK_MSG(x, "%s", "")

@@ -3,15 +3,6 @@
  * usage: planner_brute [N]: N of each instead */
 #include "planner_random.h"
 
-static hl_mem *mem;
-static hl_error err;
-
-static const char *say(void)
-{
-    static char t[512];
-    hl_error_copy(&err, t, sizeof t);
-    return t;
-}
 
 static void one_neurons(uint32_t i)
 {

@@ -8,16 +8,7 @@
 #include "modules.h"
 #include "planner_random.h"
 
-static hl_mem *mem;
-static hl_error err;
 static hl_module glpk;
-
-static const char *say(void)
-{
-    static char t[512];
-    hl_error_copy(&err, t, sizeof t);
-    return t;
-}
 
 static void one_neurons(uint32_t i)
 {
@@ -68,15 +59,6 @@ static void one_ring(uint32_t i)
     CHECK_MSG(fabs(plan.objective - best) <= 1e-5 * best, "ring %u (%s, %u devices, %u layers, k %u%s): %.12g with k %u, best is %.12g", i, s.p.latency ? "overlap" : "serial", s.p.n_devices,
               s.p.n_layers, s.p.k, s.p.links ? ", links" : "", plan.objective, plan.k, best);
     CHECK_MSG(plan.bound <= best * (1 + 1e-6) && plan.gap <= 1e-3, "ring %u: bound %.12g, best %.12g", i, plan.bound, best);
-}
-
-static long resident_pages(void)
-{
-    long all = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f && fscanf(f, "%ld %ld", &all, &resident) != 2) resident = 0;
-    if (f) fclose(f);
-    return resident;
 }
 
 /* A problem large enough that GLPK is busy for a while. */

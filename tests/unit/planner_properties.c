@@ -6,15 +6,6 @@
 #include "plan_io.h"
 #include "planner_random.h"
 
-static hl_mem *mem;
-static hl_error err;
-
-static const char *say(void)
-{
-    static char t[512];
-    hl_error_copy(&err, t, sizeof t);
-    return t;
-}
 
 static double solve_neurons(const hl_neuron_problem *p, hl_neuron_plan *keep)
 {
@@ -312,15 +303,6 @@ static void time_limit(void)
         CHECK_MSG(bound <= best * (1 + 1e-9), "bounds contradict plans: %.12g, %.12g", bound, best);
         hl_neuron_plan_free(mem, plan);
     }
-}
-
-static long resident_pages(void)
-{
-    long all = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f && fscanf(f, "%ld %ld", &all, &resident) != 2) resident = 0;
-    if (f) fclose(f);
-    return resident;
 }
 
 static void flat_memory(void)

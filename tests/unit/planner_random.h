@@ -4,20 +4,31 @@
 #define PLANNER_RANDOM_H
 
 #include <math.h>
+#include <stdio.h>
 
 #include "check.h"
 #include "planner.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#  define SANITIZED 1
-#elif defined(__has_feature)
-#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#    define SANITIZED 1
-#  endif
-#endif
-#ifndef SANITIZED
-#  define SANITIZED 0
-#endif
+/* ---- what these tests share ---- */
+
+static __attribute__((unused)) hl_mem *mem;
+static hl_error err;
+
+static inline const char *say(void)
+{
+    static char t[512];
+    hl_error_copy(&err, t, sizeof t);
+    return t;
+}
+
+static inline long resident_pages(void)
+{
+    long all = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%ld %ld", &all, &resident) != 2) resident = 0;
+    if (f) fclose(f);
+    return resident;
+}
 
 static uint64_t random_state = 1;
 static inline uint32_t pick(uint32_t n)                /* 0..n-1 */

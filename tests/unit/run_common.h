@@ -12,17 +12,6 @@
 
 #include "check.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#  define SANITIZED 1
-#elif defined(__has_feature)
-#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#    define SANITIZED 1
-#  endif
-#endif
-#ifndef SANITIZED
-#  define SANITIZED 0
-#endif
-
 typedef struct setup { hllm_runtime *rt; hllm_model *m; hllm_engine *e; uint32_t n_vocab, n_embd; } setup;
 
 /* Every call that has to succeed.  Says why not. */

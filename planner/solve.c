@@ -84,8 +84,10 @@ hl_status hl_plan_neurons(hl_mem *mem, const hl_neuron_problem *p, uint32_t solv
     if (only_glpk && !glpk) { rc = hl_fail(err, HLLM_E_NOT_FOUND, "there is no GLPK module"); goto done; }
     if (only_glpk) {
         rc = glpk->neurons(glpk->core, mem, p, limits, plan, err);
-        /* Impossible, or just not found?  The built-in solver knows, and has the numbers. */
-        if (rc == HLLM_E_TIMEOUT && hl_neuron_solve(mem, p, limits, plan, shortage, NULL) == HLLM_E_NOMEM) rc = hl_neuron_solve(mem, p, limits, plan, shortage, err);
+        /* Impossible, or just not found?  The built-in solver knows, and has the numbers; it gets a time of its own. */
+        hl_plan_limits moment = limits ? *limits : (hl_plan_limits){ 0 };
+        moment.deadline_ns = hl_now_ns() + 1000000000u;
+        if (rc == HLLM_E_TIMEOUT && hl_neuron_solve(mem, p, &moment, plan, shortage, NULL) == HLLM_E_NOMEM) rc = hl_neuron_solve(mem, p, &moment, plan, shortage, err);
         if (rc != HLLM_OK) goto done;
     } else HL_TRY(hl_neuron_solve(mem, p, limits, plan, shortage, err));
     if (only_glpk) plan->solver = name_glpk;

@@ -227,7 +227,7 @@ hl_status hl_spread_solve(hl_mem *mem, hl_spread *p)
 {
     hl_status rc = HLLM_OK;
     const uint32_t n = p->n_classes, G = p->n_gpus, n_options = p->first[n * G];
-    double beyond[HL_MAX_GPUS];
+    double beyond[HL_SPREAD_PRICES];
     solver s = { .mem = mem, .p = p, .n = n, .G = G, .best = INFINITY, .put_aside = INFINITY, .put_aside_reduced = INFINITY };
     p->found = false; p->complete = true; p->cost = 0; p->bound = 0;
     shrink_budgets(p);

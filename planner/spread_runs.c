@@ -16,7 +16,7 @@
 #define NEAR_LARGE 1e-5                                /* in large problems a run is not solved any nearer, there are many */
 #define NEAR_FLOOR 3e-5
 #define NEAR 1e-6                                      /* nearer is the exact search's business */
-enum { ROOT_ROUNDS = 600, BOX_ROUNDS = 120, MAX_BOXES = 3000, MCK_STATES = 3000, LARGE = 5000, PARTS = 8, MAX_SEEN = 512 };
+enum { ROOT_ROUNDS = 600, BOX_ROUNDS = 120, MAX_BOXES = 3000, MCK_STATES = 3000, LARGE = 5000, PARTS = 8, MANY_UNITS = 1000, MAX_SEEN = 512 };
 
 bool hl_spread_late(const hl_spread_solver *s) { return s->pass_deadline_ns && hl_now_ns() > s->pass_deadline_ns; }
 double hl_spread_limit(const hl_spread_solver *s) { return s->p->found ? s->best - s->p->tolerance * fabs(s->best) : INFINITY; }
@@ -87,10 +87,17 @@ double hl_spread_evaluate(hl_spread_solver *s, const hl_spread_box *b, const dou
     const uint32_t G = s->G, n_free = s->p->n_free, n_layers = s->n - n_free;
     double u[HL_MAX_GPUS];
     s->constant = -worth(s, price, u);
-    for (uint32_t g = 0; g < G; g++) { s->price[g] = price[g]; beyond[g] = -u[g]; }
+    for (uint32_t g = 0; g < G; g++) {
+        s->price[g] = price[g];
+        beyond[g] = -u[g];
+        s->free_bytes[g] = 0;
+        if (s->unit <= 0) continue;
+        beyond[G + g] = -(price[G + g] > 0 ? b->free_hi[g] : b->free_lo[g]);
+        s->constant += price[G + g] * beyond[G + g];
+    }
     s->free_rest[n_free] = 0;
     for (uint32_t k = n_free; k-- > 0;) {
-        for (uint32_t g = 0; g < G; g++) find_cheapest(s, k * G + g, price[g]);
+        for (uint32_t g = 0; g < G; g++) find_cheapest(s, k * G + g, price[g] + (s->unit > 0 ? price[G + g] : 0));
         s->free_rest[k] = s->free_rest[k + 1] + hl_spread_free_cost(s, k, &s->path[k]);
     }
     for (uint32_t g = 0; g < G; g++) s->table[(size_t)n_layers * G + g] = 0;
@@ -105,7 +112,14 @@ double hl_spread_evaluate(hl_spread_solver *s, const hl_spread_box *b, const dou
         }
     }
     find_cuts(s, b);
-    for (uint32_t k = 0; k < s->n; k++) if (s->path[k] >= 0) beyond[s->path[k]] += s->p->w[s->cheapest_at[k * G + (uint32_t)s->path[k]]];
+    for (uint32_t k = 0; k < s->n; k++) {
+        if (s->path[k] < 0) continue;
+        const uint32_t g = (uint32_t)s->path[k];
+        const double w = s->p->w[s->cheapest_at[k * G + g]];
+        beyond[g] += w;
+        if (k < n_free) s->free_bytes[g] += w;
+        if (k < n_free && s->unit > 0) beyond[G + g] += w;
+    }
     return s->constant + s->free_rest[0] + s->table[0];
 }
 
@@ -114,7 +128,11 @@ double hl_spread_evaluate(hl_spread_solver *s, const hl_spread_box *b, const dou
 enum { MAX_PIECES = 24, WEIGHT_STEPS = 400 };
 
 /* One plan that was seen: its cost as a function of the prices is a plane over them. */
-typedef struct piece { double price[HL_MAX_GPUS], d[HL_MAX_GPUS], v, error, weight; uint32_t cut[HL_MAX_GPUS + 1]; } piece;
+typedef struct piece {
+    double price[HL_SPREAD_PRICES], d[HL_SPREAD_PRICES], v, error, weight;
+    uint32_t cut[HL_MAX_GPUS + 1];
+    double free_bytes[HL_MAX_GPUS];
+} piece;
 typedef struct bundle { piece x[MAX_PIECES]; uint32_t n; double K[MAX_PIECES][MAX_PIECES]; } bundle;
 
 static double dot(const double *a, const double *b, uint32_t n)
@@ -135,9 +153,10 @@ static void add_piece(hl_spread_solver *s, bundle *q, const double *price, const
     memcpy(q->x[i].price, price, sizeof q->x[i].price);
     memcpy(q->x[i].d, d, sizeof q->x[i].d);
     memcpy(q->x[i].cut, s->cut, sizeof s->cut);
+    memcpy(q->x[i].free_bytes, s->free_bytes, sizeof s->free_bytes);
     q->x[i].v = v;
     q->x[i].weight = q->n == 1 ? 1 : 0;
-    for (uint32_t j = 0; j < q->n; j++) q->K[i][j] = q->K[j][i] = dot(q->x[j].d, d, s->G);
+    for (uint32_t j = 0; j < q->n; j++) q->K[i][j] = q->K[j][i] = dot(q->x[j].d, d, hl_spread_n_prices(s));
 }
 
 /* How far each piece lies above the bound at `price`. */
@@ -146,7 +165,7 @@ static void set_errors(const hl_spread_solver *s, bundle *q, const double *price
     for (uint32_t i = 0; i < q->n; i++) {
         piece *x = &q->x[i];
         x->error = x->v - v;
-        for (uint32_t g = 0; g < s->G; g++) x->error += x->d[g] * (price[g] - x->price[g]);
+        for (uint32_t g = 0; g < hl_spread_n_prices(s); g++) x->error += x->d[g] * (price[g] - x->price[g]);
         x->error = fmax(0, x->error);
     }
 }
@@ -179,21 +198,22 @@ static void weigh(bundle *q, double t)
 static void find_prices(hl_spread_solver *s, hl_spread_box *b, uint32_t rounds, double enough, double reach)
 {
     bundle q = { .n = 0 };
-    double d[HL_MAX_GPUS], price[HL_MAX_GPUS], v = hl_spread_evaluate(s, b, b->price, d);
+    const uint32_t N = hl_spread_n_prices(s);
+    double d[HL_SPREAD_PRICES], price[HL_SPREAD_PRICES] = { 0 }, v = hl_spread_evaluate(s, b, b->price, d);
     add_piece(s, &q, b->price, d, v);
-    double t = dot(d, d, s->G) > 0 ? reach / dot(d, d, s->G) : 0;
+    double t = dot(d, d, N) > 0 ? reach / dot(d, d, N) : 0;
     for (uint32_t round = 0; round < rounds && v < enough && t > 0; round++) {
-        double way[HL_MAX_GPUS] = { 0 }, errors = 0, hope;
+        double way[HL_SPREAD_PRICES] = { 0 }, errors = 0, hope;
         if (round % 16 == 15 && hl_spread_late(s)) break;
         set_errors(s, &q, b->price, v);
         weigh(&q, t);
         for (uint32_t i = 0; i < q.n; i++) {
             errors += q.x[i].weight * q.x[i].error;
-            for (uint32_t g = 0; g < s->G; g++) way[g] += q.x[i].weight * q.x[i].d[g];
+            for (uint32_t g = 0; g < N; g++) way[g] += q.x[i].weight * q.x[i].d[g];
         }
-        hope = t * dot(way, way, s->G) + errors;
+        hope = t * dot(way, way, N) + errors;
         if (hope <= 1e-10 * fabs(v) + 1e-300) break;
-        for (uint32_t g = 0; g < s->G; g++) price[g] = b->price[g] + t * way[g];
+        for (uint32_t g = 0; g < N; g++) price[g] = b->price[g] + t * way[g];
         const double now = hl_spread_evaluate(s, b, price, d);
         if (now - v >= 0.1 * hope) {
             if (now - v >= 0.6 * hope) t *= 4;
@@ -208,6 +228,10 @@ static void find_prices(hl_spread_solver *s, hl_spread_box *b, uint32_t rounds, 
         for (uint32_t i = 0; i < q.n; i++)
             if (q.n == 1 || q.x[i].weight > 1e-4) { b->low[g] = HL_MIN(b->low[g], q.x[i].cut[g]); b->high[g] = HL_MAX(b->high[g], q.x[i].cut[g]); }
         if (b->low[g] > b->high[g]) b->low[g] = b->high[g] = s->cut[g];
+    }
+    for (uint32_t g = 0; g < s->G; g++) {
+        b->free_mean[g] = q.n == 1 ? q.x[0].free_bytes[g] : 0;
+        for (uint32_t i = 0; q.n > 1 && i < q.n; i++) b->free_mean[g] += q.x[i].weight * q.x[i].free_bytes[g];
     }
 }
 
@@ -372,10 +396,11 @@ done:
 
 /* A plan for the runs in s->cut; free classes where the prices evaluated last put them, or would: where several are as good, to the GPU
  * on which the runs, at these prices, leave most. */
-static hl_status try_cuts(hl_spread_solver *s, const double *price, uint32_t *choice, double *bound, bool *better)
+static hl_status try_cuts(hl_spread_solver *s, const hl_spread_box *b, uint32_t *choice, double *bound, bool *better)
 {
-    double left[HL_MAX_GPUS];
+    double left[HL_MAX_GPUS], free_left[HL_MAX_GPUS];
     for (uint32_t g = 0; g < s->G; g++) {
+        free_left[g] = s->unit > 0 ? b->free_hi[g] : INFINITY;
         left[g] = s->p->cap[g];
         for (uint32_t k = s->cut[g]; k < s->cut[g + 1]; k++) {
             if (s->path[k] == (int32_t)g) left[g] -= s->p->w[s->cheapest_at[k * s->G + g]];
@@ -386,13 +411,16 @@ static hl_status try_cuts(hl_spread_solver *s, const double *price, uint32_t *ch
         const double *cost = s->cheapest + (size_t)k * s->G;
         double least = INFINITY;
         int32_t to = -1;
-        for (uint32_t g = 0; g < s->G; g++) least = fmin(least, cost[g]);
         for (uint32_t g = 0; g < s->G; g++)
-            if (cost[g] < INFINITY && cost[g] - least <= TIED * fabs(s->p->cpu_cost[k]) && (to < 0 || left[g] > left[to])) to = (int32_t)g;
+            if (cost[g] < INFINITY && free_left[g] >= s->p->w[s->cheapest_at[k * s->G + g]]) least = fmin(least, cost[g]);
+        for (uint32_t g = 0; g < s->G; g++)
+            if (cost[g] < INFINITY && free_left[g] >= s->p->w[s->cheapest_at[k * s->G + g]] && cost[g] - least <= TIED * fabs(s->p->cpu_cost[k]) && (to < 0 || left[g] > left[to])) to = (int32_t)g;
         s->path[k] = to;
-        if (to >= 0) left[to] -= s->p->w[s->cheapest_at[k * s->G + (uint32_t)to]];
+        if (to < 0) continue;
+        left[to] -= s->p->w[s->cheapest_at[k * s->G + (uint32_t)to]];
+        free_left[to] -= s->p->w[s->cheapest_at[k * s->G + (uint32_t)to]];
     }
-    return try_path(s, price, choice, bound, better);
+    return try_path(s, b->price, choice, bound, better);
 }
 
 /* ---- boxes of cuts ---- */
@@ -424,6 +452,18 @@ done:
     return rc;
 }
 
+/* The GPU whose free bytes the prices would like to have between two multiples of their unit, most clearly; n_gpus: none. */
+static uint32_t between_units(const hl_spread_solver *s, const hl_spread_box *b)
+{
+    uint32_t at = s->G;
+    double most = 1e-3;
+    for (uint32_t g = 0; s->unit > 0 && g < s->G; g++) {
+        const double x = b->free_mean[g] / s->unit, off = fmin(x - floor(x), ceil(x) - x);
+        if (off > most && floor(x) * s->unit >= b->free_lo[g] && ceil(x) * s->unit <= b->free_hi[g]) { most = off; at = g; }
+    }
+    return at;
+}
+
 static bool one_point(const hl_spread_box *b, uint32_t G)
 {
     for (uint32_t g = 1; g < G; g++) if (b->lo[g] < b->hi[g]) return false;
@@ -433,7 +473,14 @@ static bool one_point(const hl_spread_box *b, uint32_t G)
 /* Halves the box where its prices could not decide; cuts never fall. */
 static void halve(const hl_spread_solver *s, const hl_spread_box *b, hl_spread_box *left, hl_spread_box *right)
 {
-    uint32_t g = 0, most = 0;
+    uint32_t g = between_units(s, b), most = 0;
+    *left = *right = *b;
+    if (g < s->G) {
+        left->free_hi[g] = floor(b->free_mean[g] / s->unit) * s->unit;
+        right->free_lo[g] = left->free_hi[g] + s->unit;
+        return;
+    }
+    g = 0;
     for (uint32_t h = 1; h < s->G; h++) {
         const uint32_t wide = b->hi[h] > b->lo[h] ? 1 + b->hi[h] - b->lo[h] + 1000 * (b->high[h] - b->low[h]) : 0;
         if (wide > most) { most = wide; g = h; }
@@ -441,7 +488,6 @@ static void halve(const hl_spread_solver *s, const hl_spread_box *b, hl_spread_b
     uint32_t at = b->low[g] + (b->high[g] - b->low[g]) / 2;
     if (at < b->lo[g]) at = b->lo[g];
     if (at >= b->hi[g]) at = b->hi[g] - 1;
-    *left = *right = *b;
     left->hi[g] = at;
     right->lo[g] = at + 1;
     for (uint32_t h = 1; h < g; h++) left->hi[h] = HL_MIN(left->hi[h], at);
@@ -458,7 +504,7 @@ static void root_prices(hl_spread_solver *s)
         scale += s->p->cpu_cost[k] - least;
     }
     s->root.bound = -INFINITY;
-    double d[HL_MAX_GPUS];
+    double d[HL_SPREAD_PRICES];
     s->root.bound = hl_spread_evaluate(s, &s->root, s->root.price, d);
     find_prices(s, &s->root, ROOT_ROUNDS, hl_spread_limit(s), fmax(scale, fabs(s->root.bound) * 1e-9));
 }
@@ -466,7 +512,7 @@ static void root_prices(hl_spread_solver *s)
 static hl_status search(hl_spread_solver *s, boxes *q, uint32_t *choice)
 {
     hl_status rc = HLLM_OK;
-    double closed = INFINITY, d[HL_MAX_GPUS];
+    double closed = INFINITY, d[HL_SPREAD_PRICES];
     bool better;
     root_prices(s);
     HL_TRY(push_box(s, q, &s->root));
@@ -479,7 +525,7 @@ static hl_status search(hl_spread_solver *s, boxes *q, uint32_t *choice)
         q->box[least] = q->box[--q->n];
         hl_spread_evaluate(s, &b, b.price, d);
         struct seen *x = look_up(q, s->cut, s->G, &better);
-        if (!better) HL_TRY(try_cuts(s, b.price, choice, &x->bound, &better));
+        if (!better) HL_TRY(try_cuts(s, &b, choice, &x->bound, &better));
         if (turn == 0 && s->p->found) {                /* a plan's cost makes better steps */
             find_prices(s, &b, ROOT_ROUNDS, hl_spread_limit(s), s->best - b.bound);
             s->root = b;
@@ -488,7 +534,7 @@ static hl_status search(hl_spread_solver *s, boxes *q, uint32_t *choice)
             for (uint32_t g = 0; g < s->G; g++) for (uint32_t k = s->cut[g]; k < s->cut[g + 1]; k++) s->path[k] = (int32_t)g;
             HL_TRY(deal_floor(s, choice, &x->bound));
         }
-        if (one_point(&b, s->G)) { closed = fmin(closed, fmax(b.bound, x->bound)); continue; }
+        if (one_point(&b, s->G) && between_units(s, &b) == s->G) { closed = fmin(closed, fmax(b.bound, x->bound)); continue; }
         halve(s, &b, &half[0], &half[1]);
         for (uint32_t i = 0; i < 2; i++) {
             find_prices(s, &half[i], BOX_ROUNDS, hl_spread_limit(s), s->p->found ? s->best - b.bound : fabs(b.bound) * 1e-3);
@@ -510,9 +556,22 @@ hl_status hl_spread_runs(hl_spread_solver *s)
         s->root.lo[g] = g < s->G ? s->p->n_free : s->n;
         s->root.hi[g] = g ? s->n : s->p->n_free;
     }
+    /* Free classes of few sizes, large beside a budget: only so many fit. */
+    s->unit = hl_mck_unit(s->p->w, s->p->first[s->p->n_free * s->G]);
+    for (uint32_t g = 0; g < s->G; g++) {
+        s->root.free_lo[g] = 0;
+        s->root.free_hi[g] = s->unit > 0 ? hl_mck_floor(s->p->cap[g], s->unit) : 0;
+        if (s->p->cap[g] > MANY_UNITS * s->unit) s->unit = 0;
+    }
     HL_NEED(choice = hl_alloc_array(s->mem, s->n, sizeof *choice));
     HL_NEED(q.seen = hl_alloc_array(s->mem, MAX_SEEN, sizeof *q.seen));
     HL_TRY(search(s, &q, choice));
+    if (s->unit > 0 && s->best - s->bound > s->p->tolerance * fabs(s->best)) {               /* what follows knows no prices on top */
+        const double bound = s->bound;
+        s->unit = 0;
+        s->root.bound = -INFINITY;
+        find_prices(s, &s->root, ROOT_ROUNDS, hl_spread_limit(s), s->p->found ? s->best - bound : fabs(bound));
+    }
 done:
     hl_free(s->mem, choice); hl_free(s->mem, q.seen); hl_free(s->mem, q.box);
     return rc;

@@ -394,6 +394,43 @@ done:
     return rc;
 }
 
+/* Runs that are given, and how many of the free classes, which are all alike, each GPU has: what is left is one budget per GPU. */
+static hl_status try_counts(hl_spread_solver *s, const hl_spread_box *b, uint32_t *choice, double *bound)
+{
+    hl_status rc = HLLM_OK;
+    double cap[HL_MAX_GPUS], holds[HL_MAX_GPUS], lo = s->p->lo, taken = 0, mu = 0, bytes = -1, other;
+    memcpy(cap, s->p->cap, sizeof cap);
+    *bound = INFINITY;
+    for (uint32_t g = 0; g < s->G; g++) taken += b->free_hi[g];
+    if (taken > (s->p->n_free + 0.5) * s->unit) return HLLM_OK;            /* more than there are */
+    *bound = 0;
+    for (uint32_t k = 0; k < s->p->n_free; k++) s->path[k] = -1;
+    for (uint32_t g = 0; g < s->G; g++) {
+        for (uint32_t k = s->cut[g]; k < s->cut[g + 1]; k++) s->path[k] = (int32_t)g;
+        s->p->cap[g] -= b->free_hi[g];
+        if (lo > 0) mu = fmax(mu, -b->price[g]);
+    }
+    s->p->lo = fmax(0, lo - taken);
+    find_holds(s, holds);
+    rc = solve_all(s, b->price, holds, false, mu, choice, &bytes, bound);
+    *bound += mu * s->p->lo;
+    if (rc == HLLM_OK && bytes >= 0 && bytes < s->p->lo * (1 - 1e-13)) rc = solve_all(s, b->price, holds, true, mu, choice, &bytes, &other);
+    memcpy(s->p->cap, cap, sizeof cap);
+    s->p->lo = lo;
+    HL_TRY(rc);
+    uint32_t k = 0;
+    for (uint32_t g = 0; g < s->G; g++)
+        for (double at = s->unit / 2; at < b->free_hi[g] && k < s->p->n_free; at += s->unit, k++) {
+            s->path[k] = (int32_t)g;
+            choice[k] = s->p->first[k * s->G + g];
+            *bound += s->p->c[choice[k]];
+        }
+    for (; k < s->p->n_free; k++) *bound += s->p->cpu_cost[k];
+    if (bytes >= 0) offer(s, choice, bytes + taken);
+done:
+    return rc;
+}
+
 /* A plan for the runs in s->cut; free classes where the prices evaluated last put them, or would: where several are as good, to the GPU
  * on which the runs, at these prices, leave most. */
 static hl_status try_cuts(hl_spread_solver *s, const hl_spread_box *b, uint32_t *choice, double *bound, bool *better)
@@ -464,6 +501,13 @@ static uint32_t between_units(const hl_spread_solver *s, const hl_spread_box *b)
     return at;
 }
 
+/* A GPU with more than one number of free classes that are all alike: what decides once the cuts are given. */
+static uint32_t open_count(const hl_spread_solver *s, const hl_spread_box *b)
+{
+    for (uint32_t g = 0; s->alike && g < s->G; g++) if (b->free_lo[g] < b->free_hi[g]) return g;
+    return s->G;
+}
+
 static bool one_point(const hl_spread_box *b, uint32_t G)
 {
     for (uint32_t g = 1; g < G; g++) if (b->lo[g] < b->hi[g]) return false;
@@ -477,6 +521,13 @@ static void halve(const hl_spread_solver *s, const hl_spread_box *b, hl_spread_b
     *left = *right = *b;
     if (g < s->G) {
         left->free_hi[g] = floor(b->free_mean[g] / s->unit) * s->unit;
+        right->free_lo[g] = left->free_hi[g] + s->unit;
+        return;
+    }
+    if (one_point(b, s->G)) {                          /* at the count that the prices chose, or below it */
+        g = open_count(s, b);
+        const double at = fmin(fmax(floor(b->free_mean[g] / s->unit + 0.5) * s->unit, b->free_lo[g]), b->free_hi[g]);
+        left->free_hi[g] = at < b->free_hi[g] ? at : at - s->unit;
         right->free_lo[g] = left->free_hi[g] + s->unit;
         return;
     }
@@ -534,7 +585,12 @@ static hl_status search(hl_spread_solver *s, boxes *q, uint32_t *choice)
             for (uint32_t g = 0; g < s->G; g++) for (uint32_t k = s->cut[g]; k < s->cut[g + 1]; k++) s->path[k] = (int32_t)g;
             HL_TRY(deal_floor(s, choice, &x->bound));
         }
-        if (one_point(&b, s->G) && between_units(s, &b) == s->G) { closed = fmin(closed, fmax(b.bound, x->bound)); continue; }
+        if (one_point(&b, s->G) && between_units(s, &b) == s->G && open_count(s, &b) == s->G) {
+            double bound = x->bound;
+            if (s->alike) HL_TRY(try_counts(s, &b, choice, &bound));
+            closed = fmin(closed, fmax(b.bound, bound));
+            continue;
+        }
         halve(s, &b, &half[0], &half[1]);
         for (uint32_t i = 0; i < 2; i++) {
             find_prices(s, &half[i], BOX_ROUNDS, hl_spread_limit(s), s->p->found ? s->best - b.bound : fabs(b.bound) * 1e-3);
@@ -545,6 +601,18 @@ static hl_status search(hl_spread_solver *s, boxes *q, uint32_t *choice)
     if (q->n == 0) s->bound = closed;
 done:
     return rc;
+}
+
+/* Free class k has one option per GPU, a unit of bytes, and the costs of the first. */
+static bool is_like_first(const hl_spread_solver *s, uint32_t k)
+{
+    const hl_spread *p = s->p;
+    if (p->cpu_cost[k] != p->cpu_cost[0]) return false;
+    for (uint32_t g = 0; g < s->G; g++) {
+        const uint32_t i = p->first[g], j = p->first[k * s->G + g], n = p->first[k * s->G + g + 1] - j;
+        if (n != p->first[g + 1] - i || n > 1 || (n == 1 && (p->w[j] != s->unit || p->c[j] != p->c[i]))) return false;
+    }
+    return true;
 }
 
 hl_status hl_spread_runs(hl_spread_solver *s)
@@ -560,9 +628,13 @@ hl_status hl_spread_runs(hl_spread_solver *s)
     s->unit = hl_mck_unit(s->p->w, s->p->first[s->p->n_free * s->G]);
     for (uint32_t g = 0; g < s->G; g++) {
         s->root.free_lo[g] = 0;
-        s->root.free_hi[g] = s->unit > 0 ? hl_mck_floor(s->p->cap[g], s->unit) : 0;
+        double all = 0;
+        for (uint32_t k = 0; k < s->p->n_free; k++) if (s->p->first[k * s->G + g] < s->p->first[k * s->G + g + 1]) all += s->p->w[s->p->first[k * s->G + g]];
+        s->root.free_hi[g] = s->unit > 0 ? fmin(all, hl_mck_floor(s->p->cap[g], s->unit)) : 0;
         if (s->p->cap[g] > MANY_UNITS * s->unit) s->unit = 0;
     }
+    s->alike = s->unit > 0;
+    for (uint32_t k = 0; s->alike && k < s->p->n_free; k++) s->alike = is_like_first(s, k);
     HL_NEED(choice = hl_alloc_array(s->mem, s->n, sizeof *choice));
     HL_NEED(q.seen = hl_alloc_array(s->mem, MAX_SEEN, sizeof *q.seen));
     HL_TRY(search(s, &q, choice));

@@ -33,6 +33,7 @@ typedef struct hl_spread_solver {
     uint32_t cut[HL_MAX_GPUS + 1];                     /* the path's runs */
     double free_bytes[HL_MAX_GPUS];                    /* the path's, of free classes */
     double unit;                                       /* of free classes' bytes; 0: they have no prices of their own */
+    bool alike;                                        /* they are all the same, a unit each */
     double *widest_rest;                               /* [n + 1] the most weight that the classes from k on can take */
     bool *alive;
     double best, bound, put_aside, put_aside_reduced;

@@ -305,6 +305,39 @@ static void time_limit(void)
     }
 }
 
+/* Large enough that nothing enumerates it, in the shapes that hide a gap: runs of layers on several GPUs, budgets that only just hold, whole
+ * layers that save a sync, items that are all alike.  The bound that is given is near, and holds for a plan that is found otherwise. */
+static void large_problems(void)
+{
+    static hl_dense_item dense[L];
+    for (uint32_t i = 0; i < 13; i++) {
+        const bool whole = i == 12, tight = i % 4 == 1 || whole, items = i % 4 == 3;
+        const uint32_t n_gpus = whole ? 1 : 1 + i % 3, objective = whole || i / 3 % 2 ? HL_OBJECTIVE_TIME : HL_OBJECTIVE_IMPACT, n_layers = whole ? L : 30, n_batches = whole ? B : 80;
+        double total = 0;
+        random_state = 100 + i;
+        for (uint32_t l = 0; l < n_layers; l++) {
+            const double steep = uniform(0.4, 1.2);
+            for (uint32_t b = 0; b < n_batches; b++) freq[l][b] = fmin(1, 0.8 * pow(1 + b, -steep) * uniform(0.9, 1.1));
+            layers[l] = (hl_neuron_layer){ n_batches, 64, 64, i % 2 || whole ? 700000 + pick(600000) : 884736, freq[l] };
+            total += n_batches * layers[l].batch_bytes;
+        }
+        for (uint32_t d = 0; items && d < n_layers; d++) { dense[d] = (hl_dense_item){ "attention", 16777216, 1 }; total += 16777216; }
+        const double share = tight ? 0.7 : 0.4;
+        hl_neuron_gpu gpus[3];
+        for (uint32_t g = 0; g < n_gpus; g++) gpus[g] = (hl_neuron_gpu){ 1e12 / (1 + g), floor(share * total / n_gpus), objective == HL_OBJECTIVE_TIME && !whole ? 1e-5 : 3e-5 };
+        hl_neuron_problem p = { .objective = objective, .n_gpus = n_gpus, .n_layers = n_layers, .gpus = gpus, .gpu_list = n_gpus > 1, .layers = layers, .n_dense = items ? n_layers : 0,
+                                .dense = dense, .cpu_bytes_per_s = 6.72e10, .cpu_budget_bytes = tight ? floor((whole ? 0.3001 : 0.305) * total) : 2 * total };
+        hl_neuron_plan *plan = NULL;
+        const hl_plan_limits few = { .max_states = 2000 };
+        REQUIRE(hl_neuron_plan_new(mem, &p, &plan) == HLLM_OK);
+        const hl_status rc = hl_plan_neurons(mem, &p, HL_SOLVER_BUILTIN, NULL, &few, plan, NULL, &err);
+        CHECK_MSG(rc == HLLM_OK, "%u: %s", i, rc ? say() : "");
+        CHECK_MSG(plan->gap <= 1e-4, "%u (%s, %u GPUs%s%s): %.9g, bound %.9g, gap %.2g", i, objective == HL_OBJECTIVE_TIME ? "time" : "impact", n_gpus, tight ? ", tight" : "", items ? ", items" : "",
+                  plan->objective, plan->bound, plan->gap);
+        hl_neuron_plan_free(mem, plan);
+    }
+}
+
 static void flat_memory(void)
 {
     static small_neurons s;
@@ -358,6 +391,7 @@ int main(void)
     least_share_rounds();
     wrong_plans();
     time_limit();
+    large_problems();
     flat_memory();
     hl_error_destroy(&err);
     CHECK(hl_mem_live_bytes(mem) == 0);

@@ -84,6 +84,7 @@ static inline void random_neurons(small_neurons *s, bool several, bool dense)
     }
     for (uint32_t d = 0; d < p->n_dense; d++)
         s->dense[d] = (hl_dense_item){ "dense", pick(8) ? 100000 + pick(3000000) : 0, pick(2) ? 1 : uniform(0, 3) };
+    for (uint32_t d = 1, alike = pick(3); alike == 0 && d < p->n_dense; d++) s->dense[d] = s->dense[0];
     const double total = all_bytes(p);
     double budgets = 0;
     for (uint32_t g = 0; g < p->n_gpus; g++) {

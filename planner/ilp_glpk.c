@@ -5,7 +5,9 @@
  * that the curve is off by 1e-4 at most, what it is off by is taken from the bound.  The answer's real lengths are cut to whole batches and
  * then improved one layer at a time on the exact curves.  hl_plan_limits.per_batch: one binary per batch instead, as the paper has it.
  * Layers: per k one program with windows, GPU windows, overflow columns and the ring as a path; overlap has the token's time as a column.
- * Refused by name: several GPUs.  HLLM_E_TIMEOUT: nothing found in time or memory.
+ * Refused by name: several GPUs (a program of its own: which GPU is a layer's, in order; the built-in solver's branching on where runs of
+ * layers begin has no counterpart here).  HLLM_E_TIMEOUT: nothing found in time or memory; so it is with budgets that leave a few neurons
+ * of play only, which are sums of subsets to GLPK.
  *
  * GLPK ends the process when something is wrong inside it, prints, and keeps its state per thread.  So it runs on a thread of its own, with
  * the terminal off, an error hook that jumps out, a limit on memory and time, and its environment is freed in every case.  All memory of

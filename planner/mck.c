@@ -6,6 +6,8 @@
  *    (weight, cost) of the classes decided; each child is bounded by the relaxation of the classes not decided yet at the weight that is
  *    left (a pointer walk, as states lie sorted by weight), dominated states go, and the most promising are completed to plans.
  *    It is run with few states first: a quick pass that drops most still gives a good plan, which makes the next pass cut far more.
+ * 5. Where the relaxation takes a part of a large step (a layer wholly on the GPU, the least share of one), one branching on how many
+ *    classes take such a step: at most n, or more; a charge per step makes either half's relaxation feel it.
  * What is cut lies above the best plan less the tolerance, so the bound that is given is the least of what was cut: honest also when the
  * deadline or max_states cuts more.
  */

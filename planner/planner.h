@@ -2,7 +2,7 @@
  *
  * Two problems.  Neurons: which neurons of each layer's FFN lie on a GPU and which stay with the CPU (PowerInfer's).  Layers: how many
  * layers each machine of a ring holds, how many of them on its GPU, and in how many rounds (prima.cpp's).  Both are solved exactly:
- * neurons.c (mck.c with one GPU, spread.c with several), layers.c; halda.c is the published heuristic, for comparison.  check.c values and
+ * neurons.c (mck.c with one GPU, spread.c and spread_runs.c with several), layers.c; halda.c is the published heuristic, for comparison.  check.c values and
  * verifies any plan and shares no code with them; plan_io.c reads and writes JSON, plan_draw.c draws.  ilp_glpk.c is a module of its own.
  *
  * Bytes are doubles: whole numbers up to 2^53.  Every function may be called from any thread; problems are borrowed until return.

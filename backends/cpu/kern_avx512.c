@@ -7,6 +7,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#define PAIRS 1
 enum { VW = 16, TILE_TOK = 4, G = 16, BIAS = 128, ATT_R = 6, LANES = 8, HALF_T = 8 };
 
 typedef float vf __attribute__((vector_size(64)));
@@ -127,6 +128,12 @@ static inline void pk_rows_2(uint8_t *to, const uint8_t *const *rows, size_t at)
     _mm256_storeu_si256((__m256i *)(void *)to, _mm512_cvtepi32_epi16(v));
     _mm256_storeu_si256((__m256i *)(void *)(to + 32), _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
 }
+
+static inline vi pk_u8_pairs(const void *a, const void *b)
+{
+    return pk_or(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)a)), _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)b)), 16));
+}
+static inline vi pk_dot16(vi sum, vi w, vi x) { return _mm512_dpwssd_epi32(sum, w, x); }
 
 /* vpdpbusd does not saturate */
 static inline vi pk_dot(vi sum, vi w, vi x) { return _mm512_dpbusd_epi32(sum, w, x); }

@@ -9,6 +9,7 @@
 #include "cpu/kernels.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 /* Steps of the grids that quantize tries: q = round(t * step / 2^15) for t = x scaled to a largest |t| of 32512 = 127 * 256. */
@@ -52,6 +53,7 @@ static inline void q8_block_of(uint32_t *to, const uint8_t *rows, size_t row_byt
                 memcpy(w + (9 + k) * width, &x->sum[k][g], 4);
                 memcpy(w + (12 + k) * width, &x->comp[k][g], 4);
             }
+            memcpy(w + 15 * width, (const uint8_t *)x + offsetof(hl_q8_unit, sum16) + 4 * g, 4);
         }
     }
 }
@@ -64,6 +66,19 @@ static inline void q8_block_sums(hl_q8_unit *u, uint32_t ib, float d, const int3
         u->sum[i][ib] = d * (float)part[i];
         u->comp[i][ib] = -128 * part[i];
     }
+}
+
+/* After the last block of a unit.  fma and the number that makes units the last place: the same bits in every table. */
+static inline void q8_unit_sums(hl_q8_unit *u)
+{
+    const float to_units = 12582912.0f;                /* 1.5 * 2^23 */
+    uint32_t most = 0;
+    for (int g = 0; g < 8; g++) most = HL_MAX(most, f32_bits(u->sum[2][g]) & 0x7FFFFFFF);
+    const bool finite = most < 0x7F800000;
+    const float inverse = finite && most ? 32767.0f / bits_f32(most) : 0;
+    for (int g = 0; g < 8; g++) u->sum16[g] = finite ? (int16_t)(f32_bits(__builtin_fmaf(u->sum[2][g], inverse, to_units)) - f32_bits(to_units)) : 0;
+    u->step16 = finite ? bits_f32(most) * (1.0f / 32767) : bits_f32(0x7FC00000);
+    memset(u->reserved, 0, sizeof u->reserved);
 }
 
 static inline float f32_nan(void) { return bits_f32(0x7FC00000); }

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define PAIRS 0
 enum { VW = 4, TILE_TOK = 4, ATT_R = 4, G = 4, BIAS = 0, LANES = 8, HALF_T = 3 };
 
 typedef float32x4_t vf;

@@ -19,6 +19,7 @@
  *   pk_rows_1(to, rows, at)        4 planes of 1 byte, from 4 bytes of each row
  *   pk_rows_2(to, rows, at)        2 planes of 2 bytes, from 4 bytes of each row
  *   pk_f(v), pk_setf(f), pk_f16(p), pk_u8(p), pk_i8(p)    floats: from int32 lanes; one for all; G halves, bytes, signed bytes in memory
+ *   PAIRS; if 1: pk_u8_pairs(a, b): int16 pairs, the first of a's G bytes, the second of b's; pk_dot16(sum, w, x): plus w . x of each pair
  *   pk_dots(to, w, x, x_step, n_t, n, largest)    or takes it from kern_dots.h
  *       to[t] += sum over j < n of w[j] . the quadruple x[j * x_step + t] for t < n_t; largest: of a weight byte (255: BIAS)
  */
@@ -218,7 +219,6 @@ INLINE void pk_unpack_iq4_xs(const uint8_t *p, uint32_t base, const uint32_t k, 
 
 /* What a token's group of 32 columns says besides its bytes: parts of sum and comp lie `apart`. */
 typedef struct pk_group { const float *d, *sum; const int32_t *comp; uint32_t apart; } pk_group;
-INLINE pk_group group_of(const hl_q8_unit *a, uint32_t ag) { return (pk_group){ &a->d[ag], &a->sum[0][ag], &a->comp[0][ag], 8 }; }
 
 INLINE vi pk_first(const pk_group g, uint32_t part, int shift)      /* -offset * sum of q */
 {
@@ -235,6 +235,22 @@ INLINE vf pk_add(vf acc, const vi dots[2], const vf s[2], const vf m[2], const p
     }
     acc = vf_fma(vf_fma(pk_f(dots[1]), s[1], pk_f(dots[0]) * s[0]), d, acc);
     return mins ? vf_fma(m[1], pk_setf(g.sum[g.apart]), vf_fma(m[0], pk_setf(g.sum[0]), acc)) : acc;
+}
+
+/* A whole unit's minimums at once, where they are integers times one number: a multiply-add for a token and a unit, not one for each group.
+ * c: the unit's first words. */
+INLINE void pk_add_mins(vf *acc, const pk_scales *s, const float *c, const uint32_t width, const uint32_t n_t)
+{
+#if PAIRS
+    vi mins[4], sum[LANES];
+    UNROLL for (uint32_t i = 0; i < 4; i++) mins[i] = pk_u8_pairs(s->mn + 2 * i * G, s->mn + (2 * i + 1) * G);
+    UNROLL for (uint32_t it = 0; it < n_t; it++) sum[it] = pk_zero();
+    UNROLL for (uint32_t i = 0; i < 4; i++)
+        UNROLL for (uint32_t it = 0; it < n_t; it++) sum[it] = pk_dot16(sum[it], mins[i], pk_set(((const int32_t *)(const void *)c)[(HL_Q8_WORDS * i + 15) * width + it]));
+    UNROLL for (uint32_t it = 0; it < n_t; it++) acc[it] = vf_fma(pk_f(sum[it]), s->mv * pk_setf(c[(HL_Q8_WORDS * 4 + 15) * width + it]), acc[it]);
+#else
+    (void)acc; (void)s; (void)c; (void)width; (void)n_t;
+#endif
 }
 
 /* ---- packing ---- */
@@ -297,6 +313,7 @@ PACK(q4_0) PACK(q4_1) PACK(q5_0) PACK(q5_1) PACK(q8_0) PACK(mxfp4) PACK(q2_K) PA
  * and its hardware sees a single stream best when nobody prefetches by hand; of more tokens arithmetic is, and memory has to be asked ahead. */
 INLINE void columns(float *y, size_t stride, const uint8_t *p, uint32_t n_rows, uint32_t n_units, const float *c, const uint32_t width, const uint32_t n_t, const pk_type t)
 {
+    const bool paired = PAIRS && t.mins && !t.halves && t.scales, mins = t.mins && !paired;
     vf acc[LANES];
     pk_scales sc;
     sc.d = p;
@@ -304,6 +321,7 @@ INLINE void columns(float *y, size_t stride, const uint8_t *p, uint32_t n_rows, 
     UNROLL for (uint32_t it = 0; it < n_t; it++) acc[it] = (vf){ 0 };
     for (uint32_t iu = 0; iu < n_units; iu++, p += t.form.bytes * G, sc.d += 2 * G) {
         if (t.scales) t.scales(p, &sc);
+        if (paired) pk_add_mins(acc, &sc, c, width, n_t);
         if (n_t >= 4) UNROLL for (uint32_t at = 0; at < t.form.bytes * G; at += 64) __builtin_prefetch(p + AHEAD + at, 0, 3);
         for (uint32_t base = 0; base < t.form.cols / 32; base += t.period) {
             UNROLL for (uint32_t k = 0; k < t.period; k++, c += HL_Q8_WORDS * width) {
@@ -315,8 +333,8 @@ INLINE void columns(float *y, size_t stride, const uint8_t *p, uint32_t n_rows, 
                 t.unpack(p, base, k, u);
                 s[0] = t.scale(p, &sc, base + k, 0);
                 s[1] = t.halves ? t.scale(p, &sc, base + k, 1) : s[0];
-                m[0] = t.mins ? t.min(p, &sc, base + k, 0) : s[0];
-                m[1] = t.mins && t.halves ? t.min(p, &sc, base + k, 1) : s[0];
+                m[0] = mins ? t.min(p, &sc, base + k, 0) : s[0];
+                m[1] = mins && t.halves ? t.min(p, &sc, base + k, 1) : s[0];
                 UNROLL for (uint32_t it = 0; it < n_t; it++) {
                     g[it] = (pk_group){ c + 8 * width + it, c + 9 * width + it, q + 12 * width + it, width };
                     dots[0][it] = pk_first(g[it], t.halves ? 0 : 2, t.shift);
@@ -329,7 +347,7 @@ INLINE void columns(float *y, size_t stride, const uint8_t *p, uint32_t n_rows, 
                 UNROLL for (uint32_t it = 0; it < n_t; it++) {
                     vi both[2] = { dots[0][it], two ? dots[1][it] : dots[0][it] };
                     if (two && !t.halves) both[0] = pk_add32(both[0], both[1]);
-                    acc[it] = pk_add(acc[it], both, s, m, g[it], t.halves, t.mins);
+                    acc[it] = pk_add(acc[it], both, s, m, g[it], t.halves, mins);
                 }
             }
         }

@@ -188,6 +188,7 @@ static inline void quantize_row(hl_q8_unit *out, const float *restrict x, uint32
 {
     memset(out, 0, hl_q8_row_bytes(n));
     for (uint32_t ib = 0; ib < n / 32; ib++) quantize_block(out + ib / 8, x + (size_t)ib * 32, ib % 8);
+    for (uint32_t iu = 0; iu < (n + 255) / 256; iu++) q8_unit_sums(out + iu);
 }
 
 static inline void side_by_side_plain(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok)

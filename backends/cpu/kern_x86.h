@@ -174,6 +174,7 @@ static void quantize(hl_q8_unit *out, const float *restrict x, uint32_t n)
         else memset(q, 0, 32);
         q8_block_sums(u, g, d, isum);
     }
+    for (uint32_t iu = 0; iu < (n + 255) / 256; iu++) q8_unit_sums(out + iu);
 }
 
 /* Word j of 8 lanes' vectors of 8 words to the j-th place. */
@@ -208,7 +209,7 @@ static void side_by_side(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t 
         if (width < 8) { q8_block_of((uint32_t *)(void *)block, from, row_bytes, (n + 255) / 256, width); continue; }
         for (uint32_t iu = 0; iu < (n + 255) / 256; iu++, from += sizeof(hl_q8_unit), block += 8 * GROUP) {
             for (uint32_t g = 0; g < 8; g++) transpose_8(block + g * GROUP, WORD, from + 32 * g, row_bytes);
-            for (uint32_t k = 0; k < 7; k++) transpose_8(block + (8 + k) * WORD, GROUP, from + offsetof(hl_q8_unit, d) + 32 * k, row_bytes);
+            for (uint32_t k = 0; k < 8; k++) transpose_8(block + (8 + k) * WORD, GROUP, from + offsetof(hl_q8_unit, d) + 32 * k, row_bytes);
         }
     }
 }

@@ -17,12 +17,15 @@ typedef struct hl_q8_unit {
     float d[8];
     float sum[3][8];                 /* d * the sum of q over the first 16 of every block, over the second 16, over all: for minimums */
     int32_t comp[3][8];              /* -128 * the sums of q: for weights with an offset of 128 / 2^k */
+    int16_t sum16[8];                /* sum[2] ~ step16 * sum16, step16 = max / 32767: for minimums that are integers themselves */
+    float step16, reserved[3];       /* NaN where a sum is not finite */
 } hl_q8_unit;
 size_t hl_q8_row_bytes(uint32_t n);                    /* multiple of 64 */
 
 /* Tokens as products take them: side by side, in blocks of 8 and then of 4, 2 and 1 for what is left.  A block begins where its first token's
- * row would.  Of every 32 elements 15 words, each of all the block's tokens: 8 quadruples of q, d, sum[3], comp[3]. */
-enum { HL_Q8_WORDS = 15, HL_Q8_WIDEST = 8 };
+ * row would.  Of every 32 elements 16 words, each of all the block's tokens: 8 quadruples of q, d, sum[3], comp[3], and of the unit's last eight
+ * words, sum16 by pairs and step16, the one with the group's number. */
+enum { HL_Q8_WORDS = 16, HL_Q8_WIDEST = 8 };
 static inline uint32_t hl_q8_width(uint32_t n_left) { return n_left >= HL_Q8_WIDEST ? HL_Q8_WIDEST : 1u << (31 - __builtin_clz(n_left)); }
 enum { HL_ATTENTION_ROWS = 48 };
 

@@ -103,7 +103,8 @@ static void check_side_by_side(const hl_cpu_kernels *k)
                 const hl_q8_unit *u = (const hl_q8_unit *)(const void *)(rows + (first[b] + lane) * row) + ib / 8;
                 const uint32_t g = ib % 8;
                 const void *want[HL_Q8_WORDS] = { u->q + 32 * g, u->q + 32 * g + 4, u->q + 32 * g + 8, u->q + 32 * g + 12, u->q + 32 * g + 16, u->q + 32 * g + 20, u->q + 32 * g + 24,
-                                                  u->q + 32 * g + 28, &u->d[g], &u->sum[0][g], &u->sum[1][g], &u->sum[2][g], &u->comp[0][g], &u->comp[1][g], &u->comp[2][g] };
+                                                  u->q + 32 * g + 28, &u->d[g], &u->sum[0][g], &u->sum[1][g], &u->sum[2][g], &u->comp[0][g], &u->comp[1][g], &u->comp[2][g],
+                                                  g < 4 ? (const void *)&u->sum16[2 * g] : g == 4 ? &u->step16 : &u->reserved[g - 5] };
                 for (uint32_t w = 0; w < HL_Q8_WORDS; w++)
                     CHECK_MSG(memcmp(to + first[b] * row + ((size_t)(ib * HL_Q8_WORDS + w) * width + lane) * 4, want[w], 4) == 0, "%s: token %u, block %u, word %u", k->isa, first[b] + lane, ib, w);
             }

@@ -13,7 +13,7 @@ typedef struct problem {
     float *wf, *w_min, *x, *y, *scratch;               /* weights as floats, with cleared bits */
     double *xd;                                        /* what is multiplied */
     void *act, *side;                                  /* rows of units; the tokens of a call side by side */
-    bool dots;
+    bool dots, sums16;                                 /* what of the arithmetic the bound has to know */
 } problem;
 
 static void setup(problem *p, const hl_cpu_kernels *k, uint32_t dtype, uint32_t rows, uint32_t cols, uint32_t toks, int kind)
@@ -76,6 +76,7 @@ static void take_input(problem *p, const hl_cpu_kernels *k, int way)
 {
     if (way == Q8) quantize_all(p, k);
     p->dots = by_dots(k, p->dtype, way);
+    p->sums16 = way == Q8 && (p->dtype == HL_Q4_K || p->dtype == HL_Q5_K);
     if (p->dots) for (size_t i = 0; i < (size_t)p->toks * p->cols; i++) p->xd[i] = round_bf16(p->x[i]);
 }
 
@@ -87,6 +88,17 @@ static double lost(const problem *p, uint32_t ir)      /* to numbers below 2^-12
     return 0x1p-126 * sum;
 }
 
+/* By half a unit of 16 bits in each group's sum, which its minimum takes; and of each unit's step, by two roundings. */
+static double lost_in_sums(const problem *p, uint32_t it, uint32_t ir)
+{
+    double sum = 0;
+    for (uint32_t i = 0; p->sums16 && i < p->cols; i += 32) {
+        const hl_q8_unit *u = unit_row(p, it) + i / 256;
+        sum += fabs(p->w_min[(size_t)ir * p->cols + i]) * (double)u->step16 * (0.5 + 2 * 0x1p-24 * 32767);
+    }
+    return sum;
+}
+
 static uint32_t n_wrong(const problem *p, double terms)
 {
     uint32_t wrong = 0;
@@ -94,7 +106,7 @@ static uint32_t n_wrong(const problem *p, double terms)
         for (uint32_t ir = 0; ir < p->rows; ir++) {
             double size, want = oracle_dot(p->wf + (size_t)ir * p->cols, has_minimum(p->dtype) ? p->w_min + (size_t)ir * p->cols : NULL,
                                            p->xd + (size_t)it * p->cols, p->cols, &size);
-            if (!near(p->y[(size_t)it * p->rows + ir], want, terms * 0x1p-24 * size + 0x1p-148 * terms + (p->dots ? lost(p, ir) : 0))) wrong++;
+            if (!near(p->y[(size_t)it * p->rows + ir], want, terms * 0x1p-24 * size + 0x1p-148 * terms + (p->dots ? lost(p, ir) : 0) + lost_in_sums(p, it, ir))) wrong++;
         }
     return wrong;
 }

@@ -22,6 +22,22 @@ static void check_sums(const hl_cpu_kernels *k, const hl_q8_unit *u, uint32_t n)
     }
 }
 
+/* The sums again, in 16 bits: half a step from the exact one, the largest at the end of the range. */
+static void check_sums16(const hl_cpu_kernels *k, const hl_q8_unit *u, uint32_t n)
+{
+    for (uint32_t iu = 0; iu < (n + 255) / 256; iu++) {
+        double most = 0;
+        int largest = 0;
+        for (uint32_t g = 0; g < 8; g++) most = isfinite(u[iu].sum[2][g]) ? fmax(most, fabs((double)u[iu].sum[2][g])) : INFINITY;
+        if (!isfinite(most)) { CHECK_MSG(isnan(u[iu].step16), "%s unit %u", k->isa, iu); continue; }
+        for (uint32_t g = 0; g < 8; g++) {
+            CHECK_MSG(near((double)u[iu].step16 * u[iu].sum16[g], u[iu].sum[2][g], (0.5 + 2 * 0x1p-24 * 32767) * u[iu].step16), "%s unit %u group %u", k->isa, iu, g);
+            if (abs(u[iu].sum16[g]) > largest) largest = abs(u[iu].sum16[g]);
+        }
+        CHECK_MSG(most == 0 ? u[iu].step16 == 0 && largest == 0 : largest == 32767, "%s unit %u: %d", k->isa, iu, largest);
+    }
+}
+
 static double plain_error(const float *x, uint32_t n)  /* of d = max / 127 */
 {
     double error = 0;
@@ -52,6 +68,7 @@ static void check_error(const hl_cpu_kernels *k, const float *x, hl_q8_unit *u)
     CHECK_MSG(good_enough(own, plain), "%s: %g of max/127's error", k->isa, own / plain);
     CHECK_MSG(!good_enough(plain, plain), "control");
     check_sums(k, u, N_GAUSS);
+    check_sums16(k, u, N_GAUSS);
     for (uint32_t ib = 0; ib < N_GAUSS / 32; ib++) {
         double amax = 0, xq = 0, qq = 0;
         for (uint32_t i = ib * 32; i < ib * 32 + 32; i++) {
@@ -79,9 +96,10 @@ static void check_special(const hl_cpu_kernels *k, const hl_cpu_kernels *first)
             k->quantize(u, x, N);
             first->quantize(v, x, N);
             check_sums(k, u, N);
+            check_sums16(k, u, N);
             for (uint32_t i = 0; i < 2; i++) {
                 CHECK_MSG(memcmp(u[i].q, v[i].q, 256) == 0 && memcmp(u[i].d, v[i].d, 32) == 0 && memcmp(u[i].sum, v[i].sum, 96) == 0 &&
-                          memcmp(u[i].comp, v[i].comp, 96) == 0, "%s and %s differ, input %d", k->isa, first->isa, kind);
+                          memcmp(u[i].comp, v[i].comp, 96) == 0 && memcmp(u[i].sum16, v[i].sum16, 32) == 0, "%s and %s differ, input %d", k->isa, first->isa, kind);
             }
             if (kind == INPUT_ZERO || kind == INPUT_SUBNORMAL) for (uint32_t i = 0; i < N; i++) CHECK(at(u, i) == 0);
             if (kind == INPUT_ONE_HOT) for (uint32_t i = 0; i < N; i++) CHECK(near(at(u, i), x[i], 3 * 0x1p-22));
@@ -94,6 +112,7 @@ static void check_special(const hl_cpu_kernels *k, const hl_cpu_kernels *first)
         k->quantize(u, x, N);
         for (uint32_t b = 0; b < N / 32; b++) CHECK_MSG(isnan(u[b / 8].d[b % 8]) == (b == 9), "%s", k->isa);
         for (uint32_t i = 0; i < 32; i++) CHECK(u[1].q[32 + i] == 0);
+        check_sums16(k, u, N);
     }
     free(u);
     free(v);

@@ -80,12 +80,12 @@ static inline vi pk_shuffle(vi t, vi i) { return _mm256_shuffle_epi8(t, i); }
 static inline vf pk_f(vi v) { return _mm256_cvtepi32_ps(v); }
 static inline vf pk_setf(float f) { return _mm256_set1_ps(f); }
 static inline vf pk_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-static inline vf pk_u8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
+static inline vi pk_u32(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 static inline vf pk_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
 
 static inline vi pk_u8_pairs(const void *a, const void *b)
 {
-    return pk_or(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)a)), _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)b)), 16));
+    return pk_or(pk_u32(a), _mm256_slli_epi32(pk_u32(b), 16));
 }
 static inline vi pk_dot16(vi sum, vi w, vi x) { return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x)); }
 

@@ -79,7 +79,7 @@ static inline vi pk_shuffle(vi t, vi i) { return _mm512_shuffle_epi8(t, i); }
 static inline vf pk_f(vi v) { return _mm512_cvtepi32_ps(v); }
 static inline vf pk_setf(float f) { return _mm512_set1_ps(f); }
 static inline vf pk_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-static inline vf pk_u8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+static inline vi pk_u32(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 static inline vf pk_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
 
 /* 16 bytes of rows k, k + 4, k + 8, k + 12 */
@@ -131,7 +131,7 @@ static inline void pk_rows_2(uint8_t *to, const uint8_t *const *rows, size_t at)
 
 static inline vi pk_u8_pairs(const void *a, const void *b)
 {
-    return pk_or(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)a)), _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)b)), 16));
+    return pk_or(pk_u32(a), _mm512_slli_epi32(pk_u32(b), 16));
 }
 static inline vi pk_dot16(vi sum, vi w, vi x) { return _mm512_dpwssd_epi32(sum, w, x); }
 

@@ -85,11 +85,11 @@ static inline vf pk_setf(float f) { return vdupq_n_f32(f); }
 static inline vf pk_f16(const void *p) { return vf_load_f16(p); }
 static inline vf pk_i8(const void *p) { return vf_load_i8(p); }
 
-static inline vf pk_u8(const void *p)
+static inline vi pk_u32(const void *p)
 {
     uint32_t four;
     __builtin_memcpy(&four, p, 4);
-    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four))))));
+    return (vi)vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)))));
 }
 
 static inline void pk_rows_4(uint8_t *to, const uint8_t *const *rows, size_t at)

@@ -184,6 +184,7 @@ wait_for() {                                           # wait_for FILE PATTERN: 
 
 group_interrupt() {
     last='hllm run, Ctrl-C'
+    : >"$tmp/out"
     "$hllm" run -m "$model" -p "In the beginning" --ignore-eos --isa scalar --act f32 -t 1 --save "$tmp/kept" >"$tmp/out" 2>"$tmp/err" &
     pid=$!
     wait_for "$tmp/out" .
@@ -195,6 +196,7 @@ group_interrupt() {
     mkfifo "$tmp/fifo"
     exec 3<>"$tmp/fifo"                                # both ways: neither opening nor writing waits for a reader
     last='hllm chat, Ctrl-C'
+    : >"$tmp/out"                                      # the child empties it too, but maybe after we looked
     "$hllm" chat -m "$model" --chat-template chatml --ignore-eos --isa scalar --act f32 -t 1 <"$tmp/fifo" >"$tmp/out" 2>"$tmp/err" 3>&- &
     pid=$!
     echo "In the beginning" >&3

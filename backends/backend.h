@@ -72,6 +72,34 @@ typedef struct hl_attention {
     float softcap;                                     /* cap * tanh(x / cap); 0: none */
 } hl_attention;
 
+/* One token's FFN, whose matrices have a row for each neuron (down transposed), of which some are left out:
+ *   y = bias + sum over neurons of act(gate . x + gate_b) * (up . x + up_b) * down, without gate of act(up . x + up_b) * down.
+ * A neuron whose score is below the threshold is left out wholly (a NaN is not below); of one whose act(...) is at most its cut in magnitude
+ * nothing further is read: with 0, exactly what adds nothing.  The sum is taken over HL_FFN_PARTS parts of the neurons (hl_ffn_part), each in
+ * order, and then over the parts in order: the same bits whatever is left out that adds zero, and for any number of threads. */
+enum { HL_FFN_PARTS = 32, HL_FFN_BLOCK = 16 };
+static inline uint32_t hl_ffn_parts(uint32_t n_ff) { const uint32_t n = (n_ff + 127) / 128; return n < HL_FFN_PARTS ? n : HL_FFN_PARTS; }
+static inline uint32_t hl_ffn_part(uint32_t n_ff, uint32_t neuron) { return neuron / HL_FFN_BLOCK % hl_ffn_parts(n_ff); }
+
+typedef struct hl_ffn_count { uint32_t first, second, down; } hl_ffn_count;      /* rows read of the first matrix (gate, else up), of up after gate, of down */
+
+typedef struct hl_ffn {
+    const hl_weight *gate, *up, *down;                 /* [n_ff][n_embd]; gate NULL: none; those read here are of weight_rows */
+    const float *gate_b, *up_b, *down_b;               /* or NULL */
+    const hl_act *a;                                   /* one token */
+    const float *first;                                /* [n_ff]: the first matrix's products, bias included; NULL: computed here */
+    const float *value;                                /* [n_ff]: what the neurons are, so that only down is read; NULL: not known */
+    bool all;                                          /* with value: down rows also of those that are 0 */
+    const float *score;                                /* [n_ff]; NULL: no neuron is left out beforehand */
+    float threshold;
+    const float *cuts;                                 /* [n_ff]; NULL: all 0 */
+    uint32_t act;
+    bool up_act;                                       /* act(gate) * act(up) */
+    float *parts;                                      /* [HL_FFN_PARTS][n_embd], scratch */
+    float *y;                                          /* [n_embd] */
+    hl_ffn_count *count;                               /* host; what was read */
+} hl_ffn;
+
 typedef struct hl_device_options {
     hl_pool *pool;                                     /* CPU: borrowed for the device's life */
     const char *isa;                                   /* CPU: NULL: the best */
@@ -102,6 +130,8 @@ typedef struct hl_backend_vt {
      * the end).  weight_pack may run in many threads on different rows. */
     void      (*weight_layout)(hl_device *d, uint32_t dtype, uint32_t rows, uint32_t cols, uint32_t *layout, size_t *bytes, uint32_t *row_group);
     void      (*weight_pack)(hl_device *d, hl_weight *w, uint32_t row0, uint32_t n_rows, const void *src_host);
+    /* Bytes of a matrix whose rows are read one by one: in the file's layout. */
+    size_t    (*weight_rows)(hl_device *d, uint32_t dtype, uint32_t rows, uint32_t cols);
     size_t    (*act_bytes)(hl_device *d, uint32_t n);  /* of one token's 8-bit activation; 0 in f32 arithmetic */
 
     /* Operators. */
@@ -116,6 +146,11 @@ typedef struct hl_backend_vt {
     void (*kv_row)(hl_stream *s, const hl_kv_layer *kv, bool is_v, uint32_t head, uint32_t slot, void *row_host, bool put);
     void (*attention)(hl_stream *s, const hl_attention *a, uint32_t n);              /* of several sessions, all of one layer's shape */
     void (*ffn_act)(hl_stream *s, uint32_t kind, float *y, size_t y_stride, const float *gate, const float *up, size_t stride, uint32_t n_tok, uint32_t n);   /* y = act(gate) * up; up NULL: y = act(gate) */
+    void (*ffn)(hl_stream *s, const hl_ffn *f);
+    /* y[t] = bias + sum of h[t][i] * down[i], in hl_ffn's order; those with h = 0 are not read unless `all`.  counts[t]: host, += rows. */
+    void (*ffn_down)(hl_stream *s, const hl_weight *down, const float *bias, const float *h, size_t stride, bool all, float *y, uint32_t n_tok, uint32_t *counts);
+    /* h = 0 where the score is below the threshold, or (cuts [n] not NULL) |v| at most its cut.  counts[t] += what was left by the score. */
+    void (*ffn_mask)(hl_stream *s, float *h, const float *score, float threshold, const float *v, const float *cuts, size_t stride, uint32_t n_tok, uint32_t n, uint32_t *counts);
     void (*add)(hl_stream *s, float *y, const float *x, size_t n);                   /* y += x */
     void (*softcap)(hl_stream *s, float *y, size_t n, float cap);
 } hl_backend_vt;

@@ -190,8 +190,11 @@ HLLM_API hllm_status hllm_progress_cancel(hllm_progress *p);
 
 enum {
     HLLM_MODEL_VOCAB_ONLY  = 1,       /* tensors may be absent; only metadata and tokenizer functions work */
-    HLLM_MODEL_HEADER_ONLY = 2        /* the tensors' data may be missing (a download that has only begun): for hllm_plan_solve and
+    HLLM_MODEL_HEADER_ONLY = 2,       /* the tensors' data may be missing (a download that has only begun): for hllm_plan_solve and
                                          hllm_model_memory; such a model gives no engine */
+    HLLM_MODEL_FFN_RELU    = 4,       /* the feed-forward activation is ReLU, which the file does not say: ReLU-Llama, ProSparse and others
+                                         whose files are of family "llama" */
+    HLLM_MODEL_FFN_RELU2   = 8        /* likewise: the square of ReLU */
 };
 
 typedef struct hllm_model_options {
@@ -263,6 +266,55 @@ HLLM_API hllm_status hllm_model_tensor(const hllm_model *m, uint32_t index, hllm
 HLLM_API hllm_status hllm_model_find_tensor(const hllm_model *m, const char *name, uint32_t *index);
 /* Dequantises n elements from element `first` on (both multiples of the type's block, or up to the end of the tensor). */
 HLLM_API hllm_status hllm_model_tensor_read(const hllm_model *m, uint32_t index, uint64_t first, float *out, size_t n);
+
+/* ---- prepared files ---- */
+
+enum { HLLM_PREPARE_NO_PREDICTORS = 1 };      /* statistics and the new order only */
+typedef struct hllm_prepare_options {
+    uint32_t struct_size;
+    uint32_t flags;                   /* HLLM_PREPARE_... */
+    const char *text;                 /* UTF-8, borrowed: what the model will be used for; some tens of thousands of tokens */
+    size_t text_bytes;
+    hllm_progress *progress;          /* in tokens times layers */
+    double perplexity_loss;           /* what leaving out predicted neurons may cost, on a part of the text that was not learnt from; 0: 0.001 */
+    double skip_share;                /* instead of predictors: thresholds on act(gate) that leave out this share of neurons, for models whose neurons
+                                         are never zero (SiLU, GELU); what it costs is measured, not promised.  0: none */
+} hllm_prepare_options;
+/* Writes a file in which feed-forward neurons can be skipped: the down matrices turned, so that a neuron is a row in each matrix (Q8_0 or
+ * wider), neurons in the order of how often the text made them active, and predictors of which will be.  The function that the model computes is the
+ * same (but for the rounding of down).  An ordinary GGUF, with keys hybrid_llm.* and what was measured; new file, fsync, rename: an old file at
+ * path stays until the new one is whole.  The model is loaded (or mapped) meanwhile.  Errors are on m. */
+HLLM_API hllm_status hllm_prepare(const hllm_model *m, const char *path, const hllm_prepare_options *opt);
+
+typedef struct hllm_sparse_info {
+    uint32_t struct_size;
+    uint32_t by_neurons;              /* 1: the down matrices have a row for each neuron: a prepared file or one of PowerInfer's */
+    uint32_t powerinfer;              /* 1: one of PowerInfer's */
+    uint32_t n_predictors;            /* layers that have a predictor */
+    const char *act;                  /* "relu2": the FFN's activation */
+    uint64_t n_tokens;                /* that activations were counted over; 0: not counted */
+    uint64_t n_measured;              /* tokens that the rest was measured on; 0: not measured */
+    double nll_exact, nll_predicted;  /* mean loss in nats a token in the modes exact and predicted (or thresholded); perplexity is exp of it */
+    double kl_predicted;              /* mean divergence of predicted from exact, in nats */
+    uint32_t n_thresholds;            /* layers that have thresholds */
+    uint32_t reserved0;
+} hllm_sparse_info;
+HLLM_API hllm_status hllm_model_get_sparse(const hllm_model *m, hllm_sparse_info *out);
+
+enum { HLLM_PREDICTOR_NONE = 0, HLLM_PREDICTOR_LINEAR = 1, HLLM_PREDICTOR_RELU = 2 };
+typedef struct hllm_sparse_layer {
+    uint32_t struct_size;
+    uint32_t n_neurons;
+    uint32_t n_pred;                  /* width of the predictor; 0: none */
+    uint32_t predictor;               /* HLLM_PREDICTOR_... */
+    double active;                    /* mean share of neurons that are not zero for a token */
+    double hot80;                     /* share of neurons that makes 80 % of all activations */
+    double overlap;                   /* of the hottest fifth in the text's first half, the share that is so in the second */
+    double predicted, recall;         /* share of neurons let through; of the active ones, the share let through */
+    double energy_kept;               /* of the neurons' squared contributions */
+    uint64_t bytes_dense, bytes_exact, bytes_predicted, bytes_predictor;     /* weights read for one token; predicted: with the predictor */
+} hllm_sparse_layer;
+HLLM_API hllm_status hllm_model_get_sparse_layer(const hllm_model *m, uint32_t index, hllm_sparse_layer *out);
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------- */
 
@@ -455,6 +507,10 @@ HLLM_API hllm_status hllm_plan_get_layer(const hllm_plan *p, uint32_t index, hll
 enum { HLLM_LOAD_AUTO = 0, HLLM_LOAD_MMAP = 1, HLLM_LOAD_READ = 2 };   /* auto: read if it fits in memory, else mmap; the same results, read
                                                                           answers faster: weights are laid out for the kernels */
 enum { HLLM_ACT_Q8 = 0, HLLM_ACT_F32 = 1 };   /* activations as 8-bit blocks (fast; F16 and BF16 weights keep theirs in 16 bits or more), or f32 reference arithmetic */
+/* Which feed-forward neurons are computed.  exact: all that are not exactly zero (with ReLU activations and a file by hllm_prepare those are not
+ * read further); the default.  predicted: those that the file's predictors let through; hllm_model_get_sparse says what that costs.
+ * thresholded: those above the file's thresholds, likewise.  dense: all, also those that are zero. */
+enum { HLLM_MODE_EXACT = 0, HLLM_MODE_PREDICTED = 1, HLLM_MODE_THRESHOLDED = 2, HLLM_MODE_DENSE = 3 };
 enum { HLLM_KV_F16 = 0, HLLM_KV_F32 = 1, HLLM_KV_Q8_0 = 2 };
 
 typedef struct hllm_engine_options {
@@ -467,6 +523,8 @@ typedef struct hllm_engine_options {
     hllm_progress *progress;
     const struct hllm_session_options *session;   /* the session that is going to be made: its memory counts before anything is
                                                      loaded.  NULL: weights only */
+    uint32_t mode;                    /* HLLM_MODE_...; HLLM_E_UNSUPPORTED when the file has not what it needs */
+    uint32_t reserved0;
 } hllm_engine_options;
 
 typedef struct hllm_session_options {
@@ -639,9 +697,13 @@ typedef struct hllm_run_stats {
     uint64_t prompt_ns, first_token_ns, decode_ns;  /* computing the prompt; from start to first token; all tokens after it */
     uint64_t decode_bytes_per_token;                /* weights and KV read for the last token */
     uint64_t memory_peak_bytes;                     /* of this library's allocations in this runtime */
-    double   active_share;                          /* FFN neurons computed / all; 1 when dense */
-    const char *mode;                               /* "exact" */
+    double   active_share;                          /* FFN neurons computed / all, over all tokens of the session: exact, those that are not zero;
+                                                       predicted, those that were predicted; 1 when dense */
+    const char *mode;                               /* "exact", "predicted", "thresholded" or "dense" */
     uint64_t decode_weight_bytes;                   /* the weights' part of decode_bytes_per_token: sessions that run at once share it */
+    double   true_share;                            /* of all, those that were computed and not zero */
+    uint64_t ffn_bytes_per_token;                   /* weights read for the FFNs, predictors included: the mean over all tokens of the session,
+                                                       each counted as if it were computed alone */
 } hllm_run_stats;
 HLLM_API hllm_status hllm_session_stats(const hllm_session *s, hllm_run_stats *out);
 

@@ -154,6 +154,7 @@ static hl_status take_engine_options(hl_error *err, const hllm_engine_options *o
     HL_TRY(check_flags(err, full->flags, 0));
     if (full->load > HLLM_LOAD_READ) rc = hl_fail(err, HLLM_E_ARG, "options.load is %u, the highest known is %u", full->load, (uint32_t)HLLM_LOAD_READ);
     else if (full->act > HLLM_ACT_F32) rc = hl_fail(err, HLLM_E_ARG, "options.act is %u, the highest known is %u", full->act, (uint32_t)HLLM_ACT_F32);
+    else if (full->mode > HLLM_MODE_DENSE) rc = hl_fail(err, HLLM_E_ARG, "options.mode is %u, the highest known is %u", full->mode, (uint32_t)HLLM_MODE_DENSE);
 done:
     return rc;
 }
@@ -434,12 +435,23 @@ hllm_status hllm_session_stats(const hllm_session *cs, hllm_run_stats *out)
     hllm_session *s = mutable_session(cs);
     hl_status rc = open_struct(&s->err, "out", out, sizeof *out);
     if (rc != HLLM_OK) return rc;
-    hllm_run_stats v = { .active_share = 1, .mode = "exact" };
+    static const char *const modes[] = { "exact", "predicted", "thresholded", "dense" };
+    hllm_run_stats v = { .active_share = 1, .true_share = 1, .mode = modes[s->engine->mode] };
     pthread_mutex_lock(&s->lock);
     v.n_prompt = s->n_prompt; v.n_generated = s->n_generated; v.n_reused = s->n_reused;
     if (s->prompt_done_ns) v.prompt_ns = s->prompt_done_ns - s->start_ns;
     if (s->first_token_ns) { v.first_token_ns = s->first_token_ns - s->start_ns; v.decode_ns = s->last_token_ns - s->first_token_ns; }
-    v.decode_bytes_per_token = v.decode_weight_bytes = s->engine->decode_weight_bytes;
+    v.decode_weight_bytes = s->engine->decode_weight_bytes;
+    v.ffn_bytes_per_token = s->engine->decode_ffn_bytes;
+    if (s->ffn.tokens) {
+        v.ffn_bytes_per_token = s->ffn.bytes / s->ffn.tokens;
+        v.decode_weight_bytes = v.decode_weight_bytes - s->engine->decode_ffn_bytes + v.ffn_bytes_per_token;
+    }
+    if (s->ffn.neurons && s->engine->mode != HLLM_MODE_DENSE) {
+        v.active_share = (double)s->ffn.computed / (double)s->ffn.neurons;
+        v.true_share = (double)s->ffn.active / (double)s->ffn.neurons;
+    }
+    v.decode_bytes_per_token = v.decode_weight_bytes;
     for (uint32_t il = 0; il < s->engine->model->config.n_layers; il++) {
         const uint32_t window = s->engine->model->layers[il].window, seen = window ? HL_MIN(window, s->n_kv) : s->n_kv;
         const hl_kv_layer *kv = &s->kv[il];

@@ -10,7 +10,9 @@ static hl_status start_open(hllm_runtime *rt, const hllm_model_options *opt, hll
     NEED_ARG(&rt->err, out);
     *out = NULL;
     hl_status rc = take_options(&rt->err, "options", opt, full, sizeof *full);
-    if (rc == HLLM_OK && full->flags & ~(uint32_t)(HLLM_MODEL_VOCAB_ONLY | HLLM_MODEL_HEADER_ONLY)) rc = hl_fail(&rt->err, HLLM_E_ARG, "options.flags is %#x: unknown bits", full->flags);
+    if (rc == HLLM_OK && full->flags & ~(uint32_t)(HLLM_MODEL_VOCAB_ONLY | HLLM_MODEL_HEADER_ONLY | HLLM_MODEL_FFN_RELU | HLLM_MODEL_FFN_RELU2)) rc = hl_fail(&rt->err, HLLM_E_ARG, "options.flags is %#x: unknown bits", full->flags);
+    const uint32_t both = HLLM_MODEL_FFN_RELU | HLLM_MODEL_FFN_RELU2;
+    if (rc == HLLM_OK && (full->flags & both) == both) rc = hl_fail(&rt->err, HLLM_E_ARG, "options.flags is %#x: one FFN activation, not two", full->flags);
     return rc;
 }
 

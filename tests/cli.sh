@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every command of `hllm` on the shipped model: what it prints, what it refuses, its exit codes.
-# usage: cli.sh [NAME...]      NAME: only these groups (usage run session interrupt tokenize score perplexity inspect bench devices plan chat terminal errors)
+# usage: cli.sh [NAME...]      NAME: only these groups (usage run session interrupt tokenize score perplexity inspect bench devices plan prepare chat terminal errors)
 # Environment: HLLM_TEST_ROOT (default: this project), HLLM_TEST_BUILD (default: its build/).  Exit: 0 all passed, 1 some failed, 77 no hllm.
 # Values of the model come from llama.cpp (f32 weights and KV): see tests/golden.
 set -u
@@ -58,14 +58,14 @@ group_usage() {
     is "$(wc -l <"$tmp/out")" -le 24 "screen lines of hllm alone"
     h 0 --version
     out '^hllm [0-9]*\.[0-9]*\.[0-9]*$'
-    for c in run chat tokenize detokenize score perplexity inspect bench devices plan; do
+    for c in run chat tokenize detokenize score perplexity inspect bench devices plan prepare; do
         h 0 $c --help
         out "^hllm $c"
         is "$(wc -l <"$tmp/out")" -le 24 "screen lines of $c"
         is "$(wc -L <"$tmp/out")" -le 80 "columns of $c"
         refused 2 "unknown flag --no-such-flag" $c --no-such-flag
     done
-    for c in prepare ring; do refused 2 "$c is not in this version" $c x; done
+    for c in ring; do refused 2 "$c is not in this version" $c x; done
     refused 2 'unknown command dance' dance
     refused 2 'm MODEL is missing' run -p x
     refused 2 'm needs a value' run -p x -m
@@ -83,7 +83,7 @@ group_usage() {
     refused 2 'greedy takes no value' run -m "$model" --greedy=1
     refused 2 'p and -f exclude' run -m "$model" -p x -f y
     refused 2 "'x' belongs to no flag" run -m "$model" x
-    refused 2 'mode predicted comes with a later version' run -m "$model" --mode predicted
+    refused 1 'has no predictors' run -m "$model" --mode predicted -p x
     refused 2 'plan comes with a later version' run -m "$model" --plan p.json
     refused 2 'f FILE is missing' perplexity -m "$model"
     refused 2 'which file' inspect
@@ -400,6 +400,40 @@ group_plan() {
     refused 1 'there is no such module' plan --problem "$data/layer-a-serial.problem.json" --solver glpk --backend-dir /nonexistent
 }
 
+group_prepare() {
+    text=$root/tests/data/text/profile.txt
+    head -c 30000 "$text" >"$tmp/some.txt"
+    head -c 8000 "$root/tests/data/text/check.txt" >"$tmp/other.txt"
+    refused 2 'which files' prepare "$model" -f "$tmp/some.txt"
+    refused 2 'f FILE is missing' prepare "$model" "$tmp/made.gguf"
+    refused 2 "belongs to no flag" prepare "$model" "$tmp/made.gguf" more -f "$tmp/some.txt"
+    refused 2 'loss: 2 is not between' prepare "$model" "$tmp/made.gguf" -f "$tmp/some.txt" --loss 2
+    : >"$tmp/empty.txt"
+    refused 1 '0 tokens' prepare "$model" "$tmp/made.gguf" -f "$tmp/empty.txt"
+    h 0 prepare "$model" "$tmp/plain.gguf" -f "$tmp/some.txt" --no-predictors --svg "$tmp/heat.svg"
+    lines out 8
+    out '^    0     1536'
+    grep -q '</svg>' "$tmp/heat.svg"; note $? "a picture"
+    h 0 prepare "$model" "$tmp/made.gguf" -f "$tmp/some.txt" --json
+    objects
+    out '"predictors":[1-6]'
+    refused 1 'prepared file already' prepare "$tmp/made.gguf" "$tmp/again.gguf" -f "$tmp/some.txt"
+    h 0 inspect "$tmp/made.gguf"
+    out 'or predicted'
+    out 'relu2, by neurons'
+    for mode in dense exact predicted; do
+        h 0 perplexity -m "$tmp/made.gguf" --mode "$mode" -f "$tmp/other.txt" -c 128
+        tail -n 1 "$tmp/out" >"$tmp/ppl.$mode"
+    done
+    for mode in dense exact; do sed 's/,"active_share".*//' "$tmp/ppl.$mode" >"$tmp/p.$mode"; done
+    same "$tmp/p.dense" "$tmp/p.exact" "exact and dense: the same perplexity"
+    grep -q '"active_share":0.[12]' "$tmp/ppl.predicted"; note $? "predicted: a share of the neurons"
+    refused 1 'has no predictors' run -m "$tmp/plain.gguf" --mode predicted -p x
+    refused 1 'has no thresholds' run -m "$tmp/made.gguf" --mode thresholded -p x
+    h 0 run -m "$tmp/made.gguf" --mode predicted -p 'In the beginning' -n 8 --stats
+    err 'predicted, active share 0'
+    h 0 plan -m "$tmp/made.gguf" --gpu-bytes 3000000 --gpu-bandwidth 500e9 --cpu-bandwidth 40e9
+}
 group_devices() {
     h 0 devices
     out '^cpu '

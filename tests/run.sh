@@ -124,7 +124,7 @@ step_venv() {
 }
 step_models() { have tests/get_models.sh; sh "$root/tests/get_models.sh" "$build/models"; }
 step_vocabs() { have tests/get_vocabs.sh; sh "$root/tests/get_vocabs.sh" "$build/vocab"; }
-step_families() { PYTHON=$venv/bin/python sh "$root/tests/families.sh" "$build/families"; }
+step_families() { PYTHON=$venv/bin/python sh "$root/tests/families.sh" "$build/families" && PYTHON=$venv/bin/python sh "$root/tests/powerinfer.sh" "$build/powerinfer"; }
 step_build() { CC=gcc CXX=g++ configure "$build" -DCMAKE_BUILD_TYPE=Release && make_in "$build"; }
 # Everything, with the models that were fetched and made.
 step_gcc() {

@@ -25,7 +25,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 # Whole models take their time, the more so on a busy machine.
-foreach(slow golden_scores golden_tokens abi_flat)
+foreach(slow golden_scores golden_tokens abi_flat unit_sparse_prepare)
   if(TEST ${slow})
     set_tests_properties(${slow} PROPERTIES TIMEOUT 1200)
   endif()

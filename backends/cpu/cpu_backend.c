@@ -9,6 +9,7 @@
 #include <string.h>
 
 _Static_assert(2 * 16 % HL_Q8_WIDEST == 0, "a fine batch is whole blocks");
+enum { GATHER = 32 };                                  /* rows of neurons that are not neighbours, computed together: a whole number of every table's groups */
 enum { ROW_UNIT = 32, FINE_ROWS = 32, FINE_TOKENS = 16, MIN_TASK_WORK = 1 << 14 };                         /* multiply-adds below which a second thread costs more than it saves */
 
 struct hl_device {
@@ -18,12 +19,15 @@ struct hl_device {
     bool act_f32;
     uint32_t max_cols;                                 /* of all weights seen: sizes the streams' scratch */
     uint32_t dim_k, dim_v;                             /* of the largest head: likewise */
+    size_t row_bytes;                                  /* the longest row of those that are read one by one; 0: none */
+    uint32_t n_rows;                                   /* the most of them in a matrix */
 };
 
 struct hl_stream {
     hl_device *d;
     float *scratch;                                    /* [n_threads][scratch_n] */
     size_t scratch_n;
+    size_t gather_at, ids_at;                          /* from here on: GATHER rows; neurons of a part */
     uint32_t n_threads;
 };
 
@@ -53,6 +57,9 @@ static hl_status cpu_stream_new(hl_device *d, hl_error *err, hl_stream **out)
     s->scratch_n = HL_MAX(d->k->matmul_scratch(d->max_cols), d->k->attention_scratch(d->dim_k, d->dim_v));
     s->scratch_n = HL_MAX(s->scratch_n, HL_Q8_WIDEST * hl_q8_row_bytes(d->max_cols) / sizeof(float) + d->max_cols);       /* quant_blocks */
     s->scratch_n = hl_align_up(HL_MAX(s->scratch_n, (size_t)16384), 16);
+    s->gather_at = s->scratch_n;
+    s->ids_at = s->gather_at + hl_align_up(GATHER * d->row_bytes / sizeof(float), 16);
+    s->scratch_n = hl_align_up(s->ids_at + (d->n_rows ? d->n_rows / hl_ffn_parts(d->n_rows) + 2 * HL_FFN_BLOCK + GATHER : 0), 16);
     HL_NEED(s->scratch = hl_alloc_array(d->env->mem, s->n_threads, s->scratch_n * sizeof(float)));
     *out = s; s = NULL;
 done:
@@ -84,6 +91,17 @@ static void cpu_weight_layout(hl_device *d, uint32_t dtype, uint32_t rows, uint3
     *layout = *row_group = hl_packed_rows(dtype, d->k->group);
     *bytes = hl_align_up(rows, *row_group) / *row_group * hl_packed_group_bytes(f, cols, *row_group);
 }
+
+static size_t cpu_weight_rows(hl_device *d, uint32_t dtype, uint32_t rows, uint32_t cols)
+{
+    const size_t bytes = hl_dtype_bytes(hl_dtype(dtype), cols);
+    d->max_cols = HL_MAX(d->max_cols, cols);
+    d->row_bytes = HL_MAX(d->row_bytes, bytes);
+    d->n_rows = HL_MAX(d->n_rows, rows);
+    return rows * bytes;
+}
+
+static const uint8_t *row_at(const hl_weight *w, uint32_t r) { return (const uint8_t *)w->data + r * w->row_bytes; }
 
 /* Row r; of a packed matrix: the group that it is in. */
 static const uint8_t *rows_at(const hl_weight *w, uint32_t r)
@@ -359,6 +377,231 @@ static void cpu_ffn_act(hl_stream *s, uint32_t kind, float *y, size_t y_stride, 
     for_each(s, n_tok, (size_t)n * 8, 1, false, act_rows, &a);
 }
 
+/* ---- FFN by neurons ---- */
+
+typedef struct ffn_arg { hl_stream *s; const hl_ffn *f; uint32_t n_parts; hl_ffn_count count[HL_FFN_PARTS]; } ffn_arg;
+
+/* y[k] = row ids[k] . x + bias: as the same row of a whole product, bit by bit.  next: n_next rows that will be read after these. */
+static void ffn_products(const ffn_arg *g, const hl_weight *w, const float *bias, const uint32_t *ids, uint32_t n, const uint8_t *const *next, uint32_t n_next, float *y, uint32_t thread)
+{
+    const hl_cpu_kernels *k = g->s->d->k;
+    const hl_act *a = g->f->a;
+    float *scratch = g->s->scratch + thread * g->s->scratch_n;
+    if (a->q && is_quantised(w->dtype) && k->gather) {
+        const uint8_t *rows[2 * GATHER];
+        for (uint32_t i = 0; i < n; i++) rows[i] = row_at(w, ids[i]);
+        for (uint32_t i = 0; i < n_next; i++) rows[n + i] = next[i];
+        k->gather(w->dtype, y, rows, n, n_next, w->cols, a->q, scratch);
+    } else {
+        const uint8_t *rows = row_at(w, ids[0]);
+        if (ids[n - 1] - ids[0] != n - 1) {            /* no neighbours */
+            uint8_t *to = (uint8_t *)(scratch + g->s->gather_at);
+            for (uint32_t i = 0; i < n; i++) memcpy(to + i * w->row_bytes, row_at(w, ids[i]), w->row_bytes);
+            rows = to;
+        }
+        if (a->q && (w->dtype == HL_F16 || w->dtype == HL_BF16)) k->matmul_half(w->dtype, false, false, y, GATHER, rows, w->row_bytes, n, w->cols, a->x, 1, scratch);
+        else if (!a->q || !is_quantised(w->dtype)) k->matmul_f32(w->dtype, y, GATHER, rows, w->row_bytes, n, w->cols, a->x, 1, scratch);
+        else k->matmul_q8(w->dtype, false, y, GATHER, rows, w->row_bytes, n, w->cols, a->q, 1, scratch);
+    }
+    if (bias) for (uint32_t i = 0; i < n; i++) y[i] += bias[ids[i]];
+}
+
+/* The first n of ids, at most GATHER: their values times their rows of down; then come `more` others. */
+static void ffn_some(ffn_arg *g, uint32_t *ids, uint32_t n, uint32_t more, float *part, hl_ffn_count *count, uint32_t thread)
+{
+    const hl_ffn *f = g->f;
+    const hl_cpu_kernels *k = g->s->d->k;
+    const hl_weight *first = f->gate ? f->gate : f->up;
+    const uint8_t *rows[GATHER], *next[GATHER];
+    float v[GATHER], u[GATHER];
+    uint32_t m = 0;
+    if (f->first) for (uint32_t i = 0; i < n; i++) v[i] = f->first[ids[i]];
+    else {
+        const hl_weight *then = f->gate ? f->up : f->down;           /* most of those that a predictor lets through go on */
+        for (uint32_t i = 0; i < n; i++) next[i] = row_at(then, ids[i]);
+        ffn_products(g, first, f->gate ? f->gate_b : f->up_b, ids, n, next, n, v, thread);
+    }
+    k->ffn_act(f->act, v, v, NULL, n);
+    count->first += n;
+    const uint32_t n_next = f->first ? 0 : HL_MIN(more, (uint32_t)GATHER);
+    for (uint32_t i = 0; i < n_next; i++) next[i] = row_at(first, ids[n + i]);
+    for (uint32_t i = 0; i < n; i++) {                 /* a NaN is not at most cut and stays */
+        const float cut = f->cuts ? f->cuts[ids[i]] : 0;
+        if (v[i] <= cut && v[i] >= -cut) continue;
+        v[m] = v[i];
+        ids[m++] = ids[i];
+    }
+    if (f->gate && m) {
+        ffn_products(g, f->up, f->up_b, ids, m, next, n_next, u, thread);
+        if (f->up_act) k->ffn_act(f->act, u, u, NULL, m);
+        count->second += m;
+        n = m;
+        m = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            v[m] = v[i] * u[i];
+            ids[m] = ids[i];
+            m += v[m] != 0;
+        }
+    }
+    for (uint32_t i = 0; i < m; i++) rows[i] = row_at(f->down, ids[i]);
+    k->axpy(f->down->dtype, part, rows, v, m, f->down->cols, g->s->scratch + thread * g->s->scratch_n);
+    count->down += m;
+}
+
+/* Neurons of a part whose values are known: only down is read. */
+static void ffn_known(const ffn_arg *g, uint32_t ip, float *part, hl_ffn_count *count, uint32_t thread)
+{
+    const hl_ffn *f = g->f;
+    const uint8_t *rows[GATHER + HL_FFN_BLOCK];
+    float v[GATHER + HL_FFN_BLOCK];
+    uint32_t n = 0;
+    for (uint32_t at = ip * HL_FFN_BLOCK; at < f->down->rows; at += g->n_parts * HL_FFN_BLOCK) {
+        for (uint32_t i = at; i < HL_MIN(f->down->rows, at + HL_FFN_BLOCK); i++) {
+            v[n] = f->value[i];
+            rows[n] = row_at(f->down, i);
+            n += f->all || f->value[i] != 0;
+        }
+        if (n < GATHER && at + g->n_parts * HL_FFN_BLOCK < f->down->rows) continue;
+        g->s->d->k->axpy(f->down->dtype, part, rows, v, n, f->down->cols, g->s->scratch + thread * g->s->scratch_n);
+        count->down += n;
+        n = 0;
+    }
+}
+
+static void ffn_part_task(void *arg, uint32_t ip, uint32_t thread)
+{
+    ffn_arg *g = arg;
+    const hl_ffn *f = g->f;
+    const uint32_t n_ff = f->down->rows;
+    float *part = f->parts + (size_t)ip * f->down->cols;
+    hl_ffn_count count = { 0 };
+    uint32_t *ids = (uint32_t *)(void *)(g->s->scratch + thread * g->s->scratch_n + g->s->ids_at), n = 0;
+    memset(part, 0, f->down->cols * sizeof *part);
+    if (f->value) ffn_known(g, ip, part, &count, thread);
+    else {
+        for (uint32_t at = ip * HL_FFN_BLOCK; at < n_ff; at += g->n_parts * HL_FFN_BLOCK) {
+            const uint32_t end = HL_MIN(n_ff, at + HL_FFN_BLOCK);
+            if (f->score) for (uint32_t i = at; i < end; i++) { ids[n] = i; n += !(f->score[i] < f->threshold); }
+            else if (f->first && !f->cuts && (f->act == HL_FFN_RELU || f->act == HL_FFN_RELU2)) for (uint32_t i = at; i < end; i++) { ids[n] = i; n += !(f->first[i] <= 0); }
+            else for (uint32_t i = at; i < end; i++) ids[n++] = i;
+        }
+        for (uint32_t at = 0; at < n; at += GATHER) ffn_some(g, ids + at, HL_MIN(n - at, (uint32_t)GATHER), n - HL_MIN(n, at + GATHER), part, &count, thread);
+    }
+    g->count[ip] = count;
+}
+
+typedef struct sum_arg { const float *parts, *bias; float *y; uint32_t n_parts, n; } sum_arg;
+
+/* The parts in order, and the bias last. */
+static void sum_columns(void *v, uint32_t c0, uint32_t c1, uint32_t thread)
+{
+    const sum_arg *a = v;
+    (void)thread;
+    for (uint32_t c = c0; c < c1; c++) a->y[c] = a->parts[c];
+    for (uint32_t p = 1; p < a->n_parts; p++)
+        for (uint32_t c = c0; c < c1; c++) a->y[c] += a->parts[(size_t)p * a->n + c];
+    if (a->bias) for (uint32_t c = c0; c < c1; c++) a->y[c] += a->bias[c];
+}
+
+static void cpu_ffn(hl_stream *s, const hl_ffn *f)
+{
+    ffn_arg g = { .s = s, .f = f, .n_parts = hl_ffn_parts(f->down->rows) };
+    sum_arg sum = { f->parts, f->down_b, f->y, g.n_parts, f->down->cols };
+    hl_pool_run(s->d->pool, ffn_part_task, &g, g.n_parts);
+    for_each(s, f->down->cols, g.n_parts, 64, false, sum_columns, &sum);
+    *f->count = (hl_ffn_count){ 0 };
+    for (uint32_t i = 0; i < g.n_parts; i++) {
+        f->count->first += g.count[i].first;
+        f->count->second += g.count[i].second;
+        f->count->down += g.count[i].down;
+    }
+}
+
+/* Many tokens: a task is some columns of a few tokens, for which it takes all parts one after the other. */
+enum { DOWN_COLS = 512, DOWN_TOKENS = 4 };
+typedef struct down_arg { hl_stream *s; const hl_weight *w; const float *bias, *h; size_t stride; bool all; float *y; uint32_t n_tok, *counts, n_slices, n_parts; } down_arg;
+
+static void down_slice(const down_arg *g, uint32_t t, uint32_t ip, uint32_t c0, uint32_t n_cols, float *part, float *scratch, uint32_t *count)
+{
+    const hl_cpu_kernels *k = g->s->d->k;
+    const hl_dtype_info *d = hl_dtype(g->w->dtype);
+    const float *h = g->h + t * g->stride;
+    const uint8_t *rows[GATHER + HL_FFN_BLOCK];
+    float v[GATHER + HL_FFN_BLOCK];
+    uint32_t n = 0;
+    memset(part, 0, n_cols * sizeof *part);
+    for (uint32_t at = ip * HL_FFN_BLOCK; at < g->w->rows; at += g->n_parts * HL_FFN_BLOCK) {
+        for (uint32_t i = at; i < HL_MIN(g->w->rows, at + HL_FFN_BLOCK); i++) {
+            v[n] = h[i];
+            rows[n] = (const uint8_t *)g->w->data + i * g->w->row_bytes + hl_dtype_bytes(d, c0);
+            n += g->all || h[i] != 0;
+        }
+        if (n < GATHER) continue;
+        k->axpy(g->w->dtype, part, rows, v, n, n_cols, scratch);
+        *count += n;
+        n = 0;
+    }
+    k->axpy(g->w->dtype, part, rows, v, n, n_cols, scratch);
+    *count += n;
+}
+
+static void down_items(void *v, uint32_t i0, uint32_t i1, uint32_t thread)
+{
+    const down_arg *g = v;
+    float *scratch = g->s->scratch + thread * g->s->scratch_n, *part = scratch + DOWN_COLS;
+    const uint32_t cols = g->w->cols;
+    for (uint32_t item = i0; item < i1; item++) {
+        const uint32_t t0 = item / g->n_slices * DOWN_TOKENS, c0 = item % g->n_slices * DOWN_COLS, n_cols = HL_MIN(cols - c0, (uint32_t)DOWN_COLS);
+        uint32_t count[DOWN_TOKENS] = { 0 };
+        const uint32_t n = HL_MIN(g->n_tok - t0, (uint32_t)DOWN_TOKENS);
+        for (uint32_t ip = 0; ip < g->n_parts; ip++)
+            for (uint32_t t = 0; t < n; t++) {
+                float *y = g->y + (size_t)(t0 + t) * cols + c0;
+                down_slice(g, t0 + t, ip, c0, n_cols, part, scratch, &count[t]);
+                if (ip == 0) memcpy(y, part, n_cols * sizeof *y);
+                else for (uint32_t c = 0; c < n_cols; c++) y[c] += part[c];
+            }
+        for (uint32_t t = 0; t < n; t++) {
+            float *y = g->y + (size_t)(t0 + t) * cols + c0;
+            if (g->bias) for (uint32_t c = 0; c < n_cols; c++) y[c] += g->bias[c0 + c];
+            if (c0 == 0) g->counts[t0 + t] += count[t];
+        }
+    }
+}
+
+static void cpu_ffn_down(hl_stream *s, const hl_weight *down, const float *bias, const float *h, size_t stride, bool all, float *y, uint32_t n_tok, uint32_t *counts)
+{
+    const uint32_t slices = (down->cols + DOWN_COLS - 1) / DOWN_COLS;
+    down_arg g = { s, down, bias, h, stride, all, y, n_tok, counts, slices, hl_ffn_parts(down->rows) };
+    for_each(s, (n_tok + DOWN_TOKENS - 1) / DOWN_TOKENS * slices, (size_t)down->rows * DOWN_COLS, 1, false, down_items, &g);
+}
+
+typedef struct mask_arg { float *h; const float *score, *v, *cuts; float threshold; size_t stride; uint32_t n, *counts; } mask_arg;
+
+static void mask_rows(void *arg, uint32_t t0, uint32_t t1, uint32_t thread)
+{
+    const mask_arg *a = arg;
+    (void)thread;
+    for (uint32_t t = t0; t < t1; t++) {
+        float *h = a->h + t * a->stride;
+        const float *v = a->cuts ? a->v + t * a->stride : NULL;
+        uint32_t kept = a->n;
+        if (a->score)
+            for (uint32_t i = 0; i < a->n; i++)
+                if (a->score[t * a->stride + i] < a->threshold) { h[i] = 0; kept--; }
+        if (a->cuts)
+            for (uint32_t i = 0; i < a->n; i++)
+                if (v[i] <= a->cuts[i] && v[i] >= -a->cuts[i]) h[i] = 0;
+        a->counts[t] += kept;
+    }
+}
+
+static void cpu_ffn_mask(hl_stream *s, float *h, const float *score, float threshold, const float *v, const float *cuts, size_t stride, uint32_t n_tok, uint32_t n, uint32_t *counts)
+{
+    mask_arg a = { h, score, v, cuts, threshold, stride, n, counts };
+    for_each(s, n_tok, n, 1, false, mask_rows, &a);
+}
+
 enum { ADD_BLOCK = 4096 };
 
 typedef struct add_arg { float *y; const float *x; size_t n; } add_arg;
@@ -385,9 +628,9 @@ const hl_backend_vt hl_cpu_backend = {
     .abi = HL_BACKEND_ABI, .name = "cpu", .host_memory = true,
     .open = cpu_open, .close = cpu_close, .stream_new = cpu_stream_new, .stream_free = cpu_stream_free, .sync = cpu_sync,
     .alloc = cpu_alloc, .free = cpu_free, .write = cpu_write, .read = cpu_read,
-    .weight_layout = cpu_weight_layout, .weight_pack = cpu_weight_pack, .act_bytes = cpu_act_bytes,
+    .weight_layout = cpu_weight_layout, .weight_pack = cpu_weight_pack, .weight_rows = cpu_weight_rows, .act_bytes = cpu_act_bytes,
     .embed = cpu_embed, .norm = cpu_norm, .quantize = cpu_quantize, .matmul = cpu_matmul, .rope = cpu_rope, .kv_put = cpu_kv_put, .kv_row = cpu_kv_row,
-    .attention = cpu_attention, .ffn_act = cpu_ffn_act, .add = cpu_add, .softcap = cpu_softcap,
+    .attention = cpu_attention, .ffn_act = cpu_ffn_act, .ffn = cpu_ffn, .ffn_down = cpu_ffn_down, .ffn_mask = cpu_ffn_mask, .add = cpu_add, .softcap = cpu_softcap,
 };
 
 /* ---- what the machine can do ---- */

@@ -14,6 +14,7 @@ static inline void pk_halves(uint8_t *a, uint8_t *b, vi v)
 
 #include "kern_half.h"
 #include "kern_x86.h"
+#include "kern_sparse.h"
 
 static inline __attribute__((always_inline)) uint64_t read_streams(const uint8_t *p, size_t each, const size_t n)
 {
@@ -40,7 +41,7 @@ static uint64_t probe_read(const void *data, size_t bytes, uint32_t streams)
 
 const hl_cpu_kernels AVX2_TABLE = {
     .isa = AVX2_NAME, .supported = AVX2_SUPPORTED, .group = G, .pack = pack_any, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
-    .matmul_half = matmul_half, .matmul_scratch = scratch_floats, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
+    .matmul_half = matmul_half, .matmul_scratch = scratch_floats, .axpy = axpy, .gather = gather, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
     .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
     .probe_int8 = probe_int8, .probe_read = probe_read,
 };

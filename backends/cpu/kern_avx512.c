@@ -159,6 +159,17 @@ static inline void pk_halves(uint8_t *a, uint8_t *b, vi v)
 
 #include "kern_half.h"
 #include "kern_x86.h"
+/* A nibble picks its number: vpermps looks at the low 4 bits of a lane only. */
+#define SP_NIBBLES
+static inline __attribute__((always_inline)) void sp_nibbles(vf to[2], const uint8_t *qs)
+{
+    const vf numbers = { -8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7 };
+    const __m512i v = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)qs));
+    to[0] = _mm512_permutexvar_ps(v, numbers);
+    to[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(v, 4), numbers);
+}
+
+#include "kern_sparse.h"
 
 static double probe_int8(uint64_t rounds)
 {
@@ -230,7 +241,7 @@ static void matmul_half_bf16(uint32_t dtype, bool packed, bool fine, float *rest
 
 #define TABLE(name, is_supported, half, dots)                                                                                                   \
     { .isa = name, .supported = is_supported, .group = G, .pack = pack_any, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32, \
-      .matmul_half = half, .bf16_dots = dots, .matmul_scratch = scratch_floats, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, \
+      .matmul_half = half, .bf16_dots = dots, .matmul_scratch = scratch_floats, .axpy = axpy, .gather = gather, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, \
       .rope = rope, .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,                    \
       .probe_int8 = probe_int8, .probe_read = probe_read }
 const hl_cpu_kernels hl_kern_avx512 = TABLE("avx512", hl_cpu_has_avx512, matmul_half, false);

@@ -142,6 +142,7 @@ static inline void pk_halves(uint8_t *a, uint8_t *b, vi v)
 #define HALF_TILE_NAMES(name) half_##name##_1, half_##name##_2, half_##name##_3
 
 #include "kern_half.h"
+#include "kern_sparse.h"
 
 static void quantize(hl_q8_unit *out, const float *restrict x, uint32_t n) { quantize_row(out, x, n); }
 static void side_by_side(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok) { side_by_side_plain(to, rows, n, n_tok); }
@@ -185,7 +186,7 @@ static uint64_t probe_read(const void *data, size_t bytes, uint32_t streams)
 
 const hl_cpu_kernels NEON_TABLE = {
     .isa = NEON_NAME, .supported = NEON_SUPPORTED, .group = G, .pack = pack_any, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32,
-    .matmul_half = matmul_half, .matmul_scratch = scratch_floats, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
+    .matmul_half = matmul_half, .matmul_scratch = scratch_floats, .axpy = axpy, .gather = gather, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
     .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
     .probe_int8 = probe_int8, .probe_read = probe_read,
 };

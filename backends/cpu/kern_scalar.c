@@ -59,6 +59,14 @@ static void matmul_half(uint32_t dtype, bool packed, bool fine, float *restrict 
     matmul_f32(dtype, y, stride, w, row_bytes, n_rows, cols, x, n_tok, scratch);
 }
 
+static void axpy(uint32_t dtype, float *restrict y, const uint8_t *const *rows, const float *h, uint32_t n_rows, uint32_t cols, float *restrict scratch)
+{
+    for (uint32_t r = 0; r < n_rows; r++) {
+        hl_dequantize(dtype, rows[r], scratch, cols);
+        for (uint32_t c = 0; c < cols; c++) y[c] = fmaf(h[r], scratch[c], y[c]);
+    }
+}
+
 static void quantize(hl_q8_unit *out, const float *restrict x, uint32_t n) { quantize_row(out, x, n); }
 static void side_by_side(void *to, const hl_q8_unit *rows, uint32_t n, uint32_t n_tok) { side_by_side_plain(to, rows, n, n_tok); }
 
@@ -238,7 +246,7 @@ static int supported(void) { return 1; }
 
 const hl_cpu_kernels hl_kern_scalar = {
     .isa = "scalar", .supported = supported, .quantize = quantize, .side_by_side = side_by_side, .matmul_q8 = matmul_q8, .matmul_f32 = matmul_f32, .matmul_half = matmul_half,
-    .matmul_scratch = matmul_scratch, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
+    .matmul_scratch = matmul_scratch, .axpy = axpy, .rms_norm = rms_norm, .layer_norm = layer_norm, .ffn_act = ffn_act, .rope = rope,
     .softcap = softcap, .kv_store = kv_store, .attention = attention, .attention_scratch = attention_scratch,
     .probe_int8 = probe_int8, .probe_read = probe_read,
 };

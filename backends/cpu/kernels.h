@@ -55,6 +55,14 @@ typedef struct hl_cpu_kernels {
     bool bf16_dots;
     size_t (*matmul_scratch)(uint32_t cols);                                                       /* floats, for all */
 
+    /* y[c] += h[r] * row r [c], for r = 0, 1, ... in order, each product fused: rows in the file's layout, cols whole blocks.  The sum for a column
+     * depends on nothing but its own h and weights.  scratch: cols floats. */
+    void (*axpy)(uint32_t dtype, float *restrict y, const uint8_t *const *rows, const float *h, uint32_t n_rows, uint32_t cols, float *restrict scratch);
+
+    /* y[r] = row r . x of one token, quantised types: as the same rows of matmul_q8, bit by bit.  rows: n and then n_next more, which are going to be
+     * wanted next.  act: one token.  NULL: this table has none. */
+    void (*gather)(uint32_t dtype, float *restrict y, const uint8_t *const *rows, uint32_t n, uint32_t n_next, uint32_t cols, const void *act, float *restrict scratch);
+
     void (*rms_norm)(float *y, const float *x, const float *w, float eps, uint32_t n);             /* sums in double */
     void (*layer_norm)(float *y, const float *x, const float *w, const float *b, float eps, uint32_t n);
     void (*ffn_act)(uint32_t kind, float *y, const float *gate, const float *up, uint32_t n);      /* exp and tanh to 2 ulp or better */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALL = 1023, SAMPLING = CMD_RUN | CMD_CHAT };
+enum { ALL = 2047, SAMPLING = CMD_RUN | CMD_CHAT };
 enum { K_FLAG, K_PATH, K_TEXT, K_U32, K_I32, K_U64, K_FLOAT, K_WORD, K_BIAS, K_STOP, K_DOUBLE, K_GPU, K_LATER };
 
 typedef struct flag {
@@ -28,14 +28,15 @@ typedef struct flag {
 #define U32_MAX 4294967295.0
 #define NUM_MAX 3.0e38
 static const flag flags[] = {
-    { "-m", ALL & ~CMD_DEVICES, K_PATH, AT(model), 0, 0, NULL },
+    { "-m", ALL & ~(CMD_DEVICES | CMD_PREPARE), K_PATH, AT(model), 0, 0, NULL },
     { "-t", ALL, K_U32, AT(threads), 0, U32_MAX, NULL },
     { "-c", ALL, K_U32, AT(n_ctx), 0, U32_MAX, NULL },
     { "--seed", ALL, K_U64, AT(seed), 0, 0, NULL },
     { "--kv", ALL, K_WORD, AT(kv), 0, 0, "f16|f32|q8_0" },
     { "--act", ALL, K_WORD, AT(act), 0, 0, "q8|f32" },
     { "--load", ALL, K_WORD, AT(load), 0, 0, "auto|mmap|read" },
-    { "--mode", ALL, K_WORD, AT(mode), 0, 0, "exact|predicted|thresholded" },
+    { "--mode", ALL, K_WORD, AT(mode), 0, 0, "exact|predicted|thresholded|dense" },
+    { "--ffn-act", ALL & ~CMD_DEVICES, K_WORD, AT(ffn_act), 0, 0, "file|relu|relu2" },
     { "--ram-bytes", ALL, K_U64, AT(ram_bytes), 0, 0, NULL },
     { "--isa", ALL, K_PATH, AT(isa), 0, 0, NULL },
     { "--json", ALL, K_FLAG, AT(json), 0, 0, NULL },
@@ -43,7 +44,10 @@ static const flag flags[] = {
     { "-h", ALL, K_FLAG, AT(help), 0, 0, NULL },
     { "-p", CMD_RUN, K_TEXT, AT(prompt), 0, 0, NULL },
     { "-p", CMD_BENCH, K_U32, AT(n_prompt), 0, U32_MAX, NULL },
-    { "-f", CMD_RUN | CMD_PERPLEXITY, K_PATH, AT(file), 0, 0, NULL },
+    { "--no-predictors", CMD_PREPARE, K_FLAG, AT(no_predictors), 0, 0, NULL },
+    { "--skip", CMD_PREPARE, K_DOUBLE, AT(skip), 0, 0.99, NULL },
+    { "--loss", CMD_PREPARE, K_DOUBLE, AT(loss), 0, 1, NULL },
+    { "-f", CMD_RUN | CMD_PERPLEXITY | CMD_PREPARE, K_PATH, AT(file), 0, 0, NULL },
     { "-n", CMD_RUN | CMD_CHAT, K_I32, AT(n_predict), -1, 2147483647, NULL },
     { "-n", CMD_BENCH, K_I32, AT(n_predict), 0, 2147483647, NULL },
     { "--temp", SAMPLING, K_FLOAT, AT(temp), 0, NUM_MAX, NULL },
@@ -74,7 +78,7 @@ static const flag flags[] = {
     { "--remeasure", CMD_DEVICES, K_FLAG, AT(remeasure), 0, 0, NULL },
     { "--problem", CMD_PLAN, K_PATH, AT(problem), 0, 0, NULL },
     { "-o", CMD_PLAN, K_PATH, AT(plan_out), 0, 0, NULL },
-    { "--svg", CMD_PLAN, K_PATH, AT(svg), 0, 0, NULL },
+    { "--svg", CMD_PLAN | CMD_PREPARE, K_PATH, AT(svg), 0, 0, NULL },
     { "--objective", CMD_PLAN, K_WORD, AT(objective), 0, 0, "auto|time|impact" },
     { "--solver", CMD_PLAN, K_WORD, AT(solver), 0, 0, "auto|builtin|glpk" },
     { "--time-limit", CMD_PLAN, K_DOUBLE, AT(time_limit), 0, 1e6, NULL },
@@ -101,7 +105,7 @@ static const flag flags[] = {
 static const struct { const char *name; uint32_t command; } commands[] = {
     { "run", CMD_RUN }, { "chat", CMD_CHAT }, { "tokenize", CMD_TOKENIZE }, { "detokenize", CMD_DETOKENIZE },
     { "score", CMD_SCORE }, { "perplexity", CMD_PERPLEXITY }, { "inspect", CMD_INSPECT }, { "bench", CMD_BENCH },
-    { "devices", CMD_DEVICES }, { "plan", CMD_PLAN },
+    { "devices", CMD_DEVICES }, { "plan", CMD_PLAN }, { "prepare", CMD_PREPARE },
 };
 
 const char *cli_command_name(uint32_t command)
@@ -260,7 +264,6 @@ static int set_value(cli_options *o, const flag *f, const char *value)
 /* What must fit together, once all flags are read. */
 static int check(const cli_options *o)
 {
-    if (o->mode != 0) return cli_usage(o, "--mode %s comes with a later version", o->mode == 1 ? "predicted" : "thresholded");
     const bool list = o->chat_template && strcmp(o->chat_template, "list") == 0;
     if (o->command == CMD_PLAN) {
         if (!o->model == !o->problem) return cli_usage(o, o->model ? "-m and --problem exclude each other" : "-m MODEL or --problem FILE is missing");
@@ -271,7 +274,8 @@ static int check(const cli_options *o)
     }
     if (o->command != CMD_DEVICES && !o->model && !list)
         return o->command == CMD_INSPECT ? cli_usage(o, "which file?") : cli_usage(o, "-m MODEL is missing");
-    if (o->command == CMD_PERPLEXITY && !o->file) return cli_usage(o, "-f FILE is missing");
+    if (o->command == CMD_PREPARE && !o->out) return cli_usage(o, "which files? IN.gguf OUT.gguf");
+    if ((o->command == CMD_PERPLEXITY || o->command == CMD_PREPARE) && !o->file) return cli_usage(o, "-f FILE is missing");
     if (o->prompt && o->file) return cli_usage(o, "-p and -f exclude each other");
     return 0;
 }
@@ -285,7 +289,8 @@ int cli_parse(cli_options *o, const char *command, int argc, char **argv)
     for (int i = 0; i < argc; i++) {
         const char *arg = argv[i];
         if (arg[0] != '-' || !arg[1]) {
-            if (o->command != CMD_INSPECT || o->model) return cli_usage(o, "'%s' belongs to no flag", arg);
+            if (o->command == CMD_PREPARE && o->model && !o->out) { o->out = arg; continue; }
+            if ((o->command != CMD_INSPECT && o->command != CMD_PREPARE) || o->model) return cli_usage(o, "'%s' belongs to no flag", arg);
             o->model = arg;
             continue;
         }

@@ -23,7 +23,7 @@ enum { EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 enum {
     CMD_RUN = 1, CMD_CHAT = 2, CMD_TOKENIZE = 4, CMD_DETOKENIZE = 8, CMD_SCORE = 16, CMD_PERPLEXITY = 32, CMD_INSPECT = 64,
-    CMD_BENCH = 128, CMD_DEVICES = 256, CMD_PLAN = 512
+    CMD_BENCH = 128, CMD_DEVICES = 256, CMD_PLAN = 512, CMD_PREPARE = 1024
 };
 
 /* 0 is the default of every field, as in the library. */
@@ -32,7 +32,8 @@ typedef struct cli_options {
     const char *model;                                 /* -m, or the file of inspect */
     uint32_t threads, n_ctx;
     uint64_t seed, ram_bytes;
-    uint32_t kv, act, load, mode;                      /* HLLM_KV_..., HLLM_ACT_..., HLLM_LOAD_...; mode: 0, exact */
+    uint32_t kv, act, load, mode;                      /* HLLM_KV_..., HLLM_ACT_..., HLLM_LOAD_..., HLLM_MODE_... */
+    uint32_t ffn_act;                                  /* 1: relu, 2: relu2; 0: as the file or its family says */
     const char *isa;
     bool json, help;
     const char *prompt, *file;                         /* run, perplexity */
@@ -55,6 +56,9 @@ typedef struct cli_options {
     uint32_t objective, solver;                        /* HLLM_OBJECTIVE_..., HLLM_SOLVER_... */
     double time_limit, cpu_bandwidth;
     uint64_t cpu_bytes;
+    const char *out;                                   /* prepare */
+    bool no_predictors;
+    double loss, skip;
     hllm_plan_gpu *gpus; uint32_t n_gpus;
 } cli_options;
 
@@ -171,6 +175,8 @@ int cmd_inspect(const cli_options *o);
 int cmd_bench(const cli_options *o);
 int cmd_devices(const cli_options *o);
 int cmd_plan(const cli_options *o);
+int cmd_prepare(const cli_options *o);
+void cli_print_sparse(cli *c);                         /* the table per layer of a prepared file, or its JSON members; inspect shows it, too */
 void cli_print_plan(const hllm_plan *p);               /* the table for people; inspect shows it, too */
 
 #endif

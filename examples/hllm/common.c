@@ -195,7 +195,8 @@ static hllm_status open_file(cli *c, uint32_t flags)
 {
     loading l;
     loading_begin(&l, c->rt);
-    hllm_model_options m = { .struct_size = sizeof m, .flags = flags, .progress = l.progress };
+    const uint32_t act = c->o->ffn_act == 1 ? HLLM_MODEL_FFN_RELU : c->o->ffn_act == 2 ? HLLM_MODEL_FFN_RELU2 : 0;
+    hllm_model_options m = { .struct_size = sizeof m, .flags = flags | act, .progress = l.progress };
     const hllm_status rc = hllm_model_open(c->rt, c->o->model, &m, &c->model);
     loading_end(&l);
     return rc;
@@ -217,7 +218,7 @@ int cli_open_model(cli *c, const cli_options *o, uint32_t flags)
 
 void cli_engine_options(const cli_options *o, hllm_engine_options *e)
 {
-    *e = (hllm_engine_options){ .struct_size = sizeof *e, .load = o->load, .act = o->act, .ram_bytes = o->ram_bytes };
+    *e = (hllm_engine_options){ .struct_size = sizeof *e, .load = o->load, .act = o->act, .ram_bytes = o->ram_bytes, .mode = o->mode };
 }
 
 void cli_session_options(const cli_options *o, uint32_t n_ctx, hllm_session_options *s)

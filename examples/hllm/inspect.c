@@ -146,6 +146,7 @@ static void print_json(const report *r)
         json_key_uint("available_bytes", r->need.available_bytes);
         json_close();
     }
+    cli_print_sparse((cli *)(uintptr_t)&r->c);
     print_keys(r);
     json_close();
 }
@@ -168,7 +169,10 @@ static void print_table(const report *r)
     size_t n_licence;
     text_key(r, "general.license", &licence, &n_licence);
     if (n_licence) { printf("licence     "); put_text(licence, n_licence); printf("\n"); }
-    printf("runs        %s\n", r->runs ? "yes, exact" : "no");
+    hllm_sparse_info sparse = { .struct_size = sizeof sparse };
+    hllm_model_get_sparse(r->c.model, &sparse);
+    printf("runs        %s%s\n", r->runs ? "yes, exact" : "no", r->runs && sparse.n_predictors ? " or predicted" : "");
+    if (r->runs) printf("ffn         %s%s\n", sparse.act, sparse.by_neurons ? sparse.powerinfer ? ", by neurons (PowerInfer's file)" : ", by neurons (prepared)" : "");
     if (!r->runs) printf("why not     %s\n", r->why_not);
     if (i->n_layers) {                                 /* not of a file that was opened for its vocabulary */
         printf("sizes       %u layers, width %u, feed-forward %u, %u heads of %u on %u KV heads\n", i->n_layers, i->n_embd, i->n_ff, i->n_heads,
@@ -192,6 +196,7 @@ static void print_table(const report *r)
         printf("memory      %.1f MiB at a context of %u: weights %.1f, KV %.1f, scratch %.1f; %.1f MiB available\n", (double)r->need.total_bytes / mib,
                r->n_ctx, (double)r->need.weights_bytes / mib, (double)r->need.kv_bytes / mib, (double)r->need.scratch_bytes / mib,
                (double)r->need.available_bytes / mib);
+    cli_print_sparse((cli *)(uintptr_t)&r->c);
 }
 
 /* What an engine with one session would need; a context that the model cannot have is an error. */

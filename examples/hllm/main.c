@@ -15,13 +15,14 @@ static const char usage[] =
     "  hllm inspect FILE              what is in a GGUF file (or a plan), what it needs\n"
     "  hllm bench -m MODEL            speed, beside the limits of the machine\n"
     "  hllm devices                   this machine\n"
+    "  hllm prepare IN OUT -f TEXT    make a file whose neurons can be skipped\n"
     "  hllm plan -m MODEL             what would go where, and how fast that would be\n"
     "\n"
     "MODEL is a GGUF file.  hllm COMMAND --help shows a command's flags.\n"
     "For every command, 0 always meaning the default:\n"
     "  -t THREADS (physical cores)  -c CONTEXT (the model's, at most 4096)  --seed S\n"
-    "  --kv f16|f32|q8_0  --act q8|f32  --load mmap|read  --mode exact  --isa NAME\n"
-    "  --ram-bytes N  --json\n"
+    "  --kv f16|f32|q8_0  --act q8|f32  --load mmap|read  --mode exact|predicted\n"
+    "  --isa NAME  --ram-bytes N  --json\n"
     "Exit: 0 ok, 1 error, 2 wrong usage, 130 interrupted.  hllm --version\n";
 
 #define COMMON "-t THREADS  -c CONTEXT  --kv f16|f32|q8_0  --act q8|f32  --load mmap|read\n--ram-bytes N  --isa NAME  --mode exact  --json\n"
@@ -135,6 +136,23 @@ static const char help_plan[] =
     "-c CONTEXT  --kv f16|f32|q8_0  --json\n"
     "Of the model only the header is read: the file may be incomplete.\n";
 
+static const char help_prepare[] =
+    "hllm prepare IN.gguf OUT.gguf -f TEXT   a file whose neurons can be skipped\n"
+    "\n"
+    "Counts which feed-forward neurons the text makes active, sorts them by that,\n"
+    "turns the down matrices, and makes predictors of which will be active.  The new\n"
+    "file runs in the modes exact and predicted, and says what was measured.\n"
+    "\n"
+    "-f FILE               a text like those that the model will be used for\n"
+    "--no-predictors       statistics and the new order only\n"
+    "--ffn-act relu|relu2  the activation, where the file does not say it is that\n"
+    "--skip S              for models whose neurons are never zero: thresholds that\n"
+    "                      leave out the share S of them; the loss is shown\n"
+    "--loss X              what predicting may cost in perplexity (0.001)\n"
+    "--svg FILE            how hot each layer's neurons are, as a picture\n"
+    "-t THREADS  --isa NAME  --json\n"
+    "Ctrl-C stops it; an old OUT.gguf stays until the new one is whole.\n";
+
 static const struct {
     const char *name, *help;
     int (*run)(const cli_options *o);
@@ -143,9 +161,9 @@ static const struct {
     { "detokenize", help_detokenize, cmd_detokenize }, { "score", help_score, cmd_score },
     { "perplexity", help_perplexity, cmd_perplexity }, { "inspect", help_inspect, cmd_inspect },
     { "bench", help_bench, cmd_bench }, { "devices", help_devices, cmd_devices },
-    { "plan", help_plan, cmd_plan },
+    { "plan", help_plan, cmd_plan }, { "prepare", help_prepare, cmd_prepare },
 };
-static const char *const later[] = { "prepare", "ring" };
+static const char *const later[] = { "ring" };
 
 static int run_command(int argc, char **argv)
 {

@@ -144,6 +144,24 @@ hl_status hl_file_read(const hl_env *env, hl_error *err, const hl_file *f, uint6
 hl_status hl_file_map(const hl_env *env, hl_error *err, const hl_file *f, const uint8_t **data, void **map_base, size_t *map_bytes);
 void hl_file_unmap(void *map_base, size_t map_bytes);
 
+/* A file that is there whole or not at all (newfile.c).  open, write..., sync, commit; close always: without a commit nothing changed.
+ * Of a symbolic link the file that it points to is replaced; what is no regular file is refused. */
+typedef struct hl_newfile {
+    const hl_env *env;
+    const hl_io *io;                                   /* NULL: not open */
+    hl_error *err;
+    const char *path;                                  /* borrowed until close */
+    char *target, *temp;
+    size_t dir_bytes;                                  /* of temp: its folder */
+    int fd;
+    bool named;
+} hl_newfile;
+hl_status hl_newfile_open(const hl_env *env, hl_error *err, const char *path, hl_newfile *out);
+hl_status hl_newfile_write(hl_newfile *f, const void *data, size_t n);
+hl_status hl_newfile_sync(hl_newfile *f);
+hl_status hl_newfile_commit(hl_newfile *f);
+void hl_newfile_close(hl_newfile *f);                  /* a cleared one is fine */
+
 /* ---- text (text.c) ---- */
 
 /* Decodes one code point at s[0..n), n >= 1.  Returns its length 1..4 and sets *cp; for bytes that are no well-formed UTF-8 *cp =

@@ -10,7 +10,7 @@
 #define R(role) (1u << (role))
 #define G(role) (1u << ((role) - HL_LAYER_ROLES))
 
-_Static_assert(HL_LAYER_ROLES <= 32 && HL_ROLES - HL_LAYER_ROLES <= 32, "role masks are 32 bits");
+_Static_assert(HL_FAMILY_ROLES <= 32 && HL_ROLES - HL_LAYER_ROLES <= 32, "role masks are 32 bits");
 
 const hl_role_info hl_roles[HL_ROLES] = {
     [HL_ATTN_NORM] = { "attn_norm.weight", HL_D_ONE, HL_D_EMBD },     [HL_ATTN_NORM_B] = { "attn_norm.bias", HL_D_ONE, HL_D_EMBD },
@@ -28,12 +28,17 @@ const hl_role_info hl_roles[HL_ROLES] = {
     [HL_FFN_UP] = { "ffn_up.weight", HL_D_UP, HL_D_EMBD },            [HL_FFN_UP_B] = { "ffn_up.bias", HL_D_ONE, HL_D_UP },
     [HL_FFN_DOWN] = { "ffn_down.weight", HL_D_EMBD, HL_D_FF },        [HL_FFN_DOWN_B] = { "ffn_down.bias", HL_D_ONE, HL_D_EMBD },
     [HL_FFN_POST_NORM] = { "post_ffw_norm.weight", HL_D_ONE, HL_D_EMBD },
+    [HL_FFN_DOWN_T] = { "ffn_down_t.weight", HL_D_FF, HL_D_EMBD },     [HL_FFN_HEAT] = { "ffn_heat.weight", HL_D_ONE, HL_D_FF },
+    [HL_FFN_CUT] = { "ffn_cut.weight", HL_D_ONE, HL_D_FF },
+    [HL_PRED_1] = { "fc1.weight", HL_D_PRED, HL_D_EMBD },             [HL_PRED_2] = { "fc2.weight", HL_D_FF, HL_D_PRED },
+    [HL_PRED_B] = { "fc2.bias", HL_D_ONE, HL_D_FF },
     [HL_EMBED] = { "token_embd.weight", HL_D_VOCAB, HL_D_EMBD },
     [HL_OUT_NORM] = { "output_norm.weight", HL_D_ONE, HL_D_EMBD },    [HL_OUT_NORM_B] = { "output_norm.bias", HL_D_ONE, HL_D_EMBD },
     [HL_HEAD] = { "output.weight", HL_D_VOCAB, HL_D_EMBD },           [HL_HEAD_B] = { "output.bias", HL_D_ONE, HL_D_VOCAB },
     [HL_ROPE_FREQS] = { "rope_freqs.weight", HL_D_ONE, HL_D_ROT_2 },
     [HL_ROPE_LONG] = { "rope_factors_long.weight", HL_D_ONE, HL_D_ROT_2 },
     [HL_ROPE_SHORT] = { "rope_factors_short.weight", HL_D_ONE, HL_D_ROT_2 },
+    [HL_POSITIONS] = { "position_embd.weight", HL_D_POS, HL_D_EMBD },
 };
 
 /* Q, K, V may come as three tensors or as one: model.c asks for either. */
@@ -84,6 +89,15 @@ static const hl_family families[] = {
     { .name = "falcon", .norm = HL_NORM_LAYER, .act = HL_FFN_GELU, .rope = HL_ROPE_HALVES, .parallel = true, .rot_is_head = true,
       .required = BASE | R(HL_ATTN_NORM_B), .optional = QKV | QKV_B | R(HL_ATTN_NORM_2) | R(HL_ATTN_NORM_2_B),
       .required_global = MODEL | G(HL_OUT_NORM_B), .optional_global = G(HL_HEAD) },
+    /* Mistral's shape with ReLU on gate and up both ("dReLU", arXiv:2406.05955). */
+    { .name = "bamboo", .norm = HL_NORM_RMS, .act = HL_FFN_RELU, .rope = HL_ROPE_PAIRS, .gated = true, .up_act = true, .rot_is_head = true,
+      .required = GATED, .optional = QKV,
+      .required_global = MODEL, .optional_global = G(HL_HEAD) },
+    /* arXiv:2205.01068: learned positions from row 2 on, norms before the blocks, biases everywhere.  Its files say no epsilon: it was trained
+     * with 1e-5. */
+    { .name = "opt", .norm = HL_NORM_LAYER, .act = HL_FFN_RELU, .rope = HL_ROPE_NONE, .tied = true, .pos_offset = 2, .eps_default = 1e-5f,
+      .required = BASE | R(HL_ATTN_NORM_B) | R(HL_FFN_NORM) | R(HL_FFN_NORM_B), .optional = QKV | QKV_B | R(HL_ATTN_OUT_B) | R(HL_FFN_UP_B) | R(HL_FFN_DOWN_B),
+      .required_global = MODEL | G(HL_OUT_NORM_B) | G(HL_POSITIONS) },
 };
 
 const hl_family *hl_family_find(const char *name, size_t bytes)
@@ -93,4 +107,4 @@ const hl_family *hl_family_find(const char *name, size_t bytes)
     return NULL;
 }
 
-const char *hl_family_names(void) { return "llama qwen2 qwen3 gemma2 gemma3 phi3 arcee nemotron falcon"; }
+const char *hl_family_names(void) { return "llama qwen2 qwen3 gemma2 gemma3 phi3 arcee nemotron falcon bamboo opt"; }

@@ -214,7 +214,6 @@ static const char *looks_like(const uint8_t *s, uint64_t n)
         { "fmgg", 4, "an old GGMF file" }, { "ggmf", 4, "an old GGMF file" },
         { "algg", 4, "an old GGLA adapter" }, { "ggla", 4, "an old GGLA adapter" },
         { "GGML", 4, "an old GGML file" }, { "GGJT", 4, "an old GGJT file" },
-        { "PWRI", 4, "a PowerInfer file" },
         { "PK\003\004", 4, "a zip archive (a PyTorch checkpoint is one)" },
         { "\177ELF", 4, "an ELF program" },
         { "version https://git-lfs", 23, "a Git LFS pointer: the model itself was not downloaded" },
@@ -228,7 +227,8 @@ static const char *looks_like(const uint8_t *s, uint64_t n)
     return NULL;
 }
 
-static hl_status get_magic(cursor *c)
+/* PowerInfer's files are GGUF but for these four bytes. */
+static hl_status get_magic(cursor *c, bool *powerinfer)
 {
     static const char magic[4] = "GGUF";
     uint64_t n = HL_MIN(c->file_bytes, (uint64_t)sizeof magic), look = HL_MIN(c->file_bytes, (uint64_t)MAX_LOOK);
@@ -237,7 +237,8 @@ static hl_status get_magic(cursor *c)
         c->need = look;
         return HLLM_E_TRUNCATED;
     }
-    if (memcmp(c->data, magic, (size_t)n) != 0) {
+    *powerinfer = n == sizeof magic && memcmp(c->data, "PWRI", sizeof magic) == 0;
+    if (!*powerinfer && memcmp(c->data, magic, (size_t)n) != 0) {
         const char *what = looks_like(c->data, look);
         if (what) return hl_fail(c->err, HLLM_E_FORMAT, "%s: is not a GGUF file; it looks like %s", c->path, what);
         return hl_fail(c->err, HLLM_E_FORMAT, "%s: is not a GGUF file: it does not begin with GGUF", c->path);
@@ -252,7 +253,7 @@ static hl_status get_head(cursor *c, hl_gguf_header *h)
 {
     hl_status rc = HLLM_OK;
     uint64_t n_tensors = 0, n_keys = 0;
-    HL_TRY(get_magic(c));
+    HL_TRY(get_magic(c, &h->powerinfer));
     HL_TRY(get_u32(c, "the version", &h->version));
     if (h->version != 2 && h->version != 3) {
         uint32_t turned = __builtin_bswap32(h->version);

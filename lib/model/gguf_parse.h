@@ -17,6 +17,7 @@ typedef struct hl_gguf_index { uint32_t *slots; uint32_t mask; uint64_t seed; } 
 
 typedef struct hl_gguf_header {
     uint32_t version, n_keys, n_tensors;
+    bool powerinfer;
     hl_gguf_key *keys;
     hl_gguf_tensor *tensors;         /* shard = 0 */
     hl_gguf_index key_index, tensor_index;

@@ -202,7 +202,8 @@ static hl_status read_config(ctx *c)
                      f->rot_is_head ? "" : "an even number up to ", g->head_dim_k);
         goto done;
     }
-    HL_TRY(get_f32(c, f->norm == HL_NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", true, 1e-30, 1.0, &g->norm_eps));
+    g->norm_eps = f->eps_default;
+    HL_TRY(get_f32(c, f->norm == HL_NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", f->eps_default == 0, 1e-30, 1.0, &g->norm_eps));
     HL_TRY(get_f32(c, "rope.freq_base", false, 1e-3, 1e12, &base));
     HL_TRY(get_f32(c, "attn_logit_softcapping", false, 0, 1e6, &g->attention_softcap));
     HL_TRY(get_f32(c, "final_logit_softcapping", false, 0, 1e6, &g->final_softcap));
@@ -242,22 +243,25 @@ uint64_t hl_model_dim(const hl_model *m, const hl_layer *l, hl_dim d)
     case HL_D_HEAD_K: return k;
     case HL_D_ROT_2: return g->n_rot / 2;
     case HL_D_VOCAB: return g->n_vocab;
+    case HL_D_PRED: return l->n_pred;
+    case HL_D_POS: return g->n_pos;
     }
     return 0;
 }
 
-static hl_status check_shape(ctx *c, const hl_layer *l, hl_role role, const hl_gguf_tensor *t)
+hl_status hl_model_check_shape(const hl_model *m, hl_error *err, const hl_layer *l, hl_role role, const hl_gguf_tensor *t)
 {
+    const char *path = hl_gguf_path(m->gguf);
     const hl_role_info *r = &hl_roles[role];
-    const uint64_t rows = hl_model_dim(c->m, l, r->rows), cols = hl_model_dim(c->m, l, r->cols);
+    const uint64_t rows = hl_model_dim(m, l, r->rows), cols = hl_model_dim(m, l, r->cols);
     const uint32_t want_dims = r->rows == HL_D_ONE ? 1 : 2;
     if (t->dims[0] != cols || t->dims[1] != rows || t->dims[2] != 1 || t->dims[3] != 1 || t->n_dims > HL_MAX(want_dims, 2u))
-        return hl_fail(c->err, HLLM_E_MISMATCH, "%s: tensor %s is %llu x %llu x %llu x %llu, expected %llu x %llu (%s)", c->path, t->name,
+        return hl_fail(err, HLLM_E_MISMATCH, "%s: tensor %s is %llu x %llu x %llu x %llu, expected %llu x %llu (%s)", path, t->name,
                        (unsigned long long)t->dims[0], (unsigned long long)t->dims[1], (unsigned long long)t->dims[2], (unsigned long long)t->dims[3],
                        (unsigned long long)cols, (unsigned long long)rows,
                        r->rows == HL_D_VOCAB ? "tokens in the vocabulary are the rows" : "from the file's keys");
     if (r->rows == HL_D_ONE && t->dtype != HL_F32 && t->dtype != HL_F16 && t->dtype != HL_BF16)
-        return hl_fail(c->err, HLLM_E_MISMATCH, "%s: tensor %s is %s, expected F32, F16 or BF16", c->path, t->name, hl_dtype(t->dtype)->name);
+        return hl_fail(err, HLLM_E_MISMATCH, "%s: tensor %s is %s, expected F32, F16 or BF16", path, t->name, hl_dtype(t->dtype)->name);
     return HLLM_OK;
 }
 
@@ -270,7 +274,8 @@ static hl_status take_role(ctx *c, uint32_t il, hl_role role, bool required)
     else snprintf(name, sizeof name, "%s", hl_roles[role].name);
     const hl_gguf_tensor *t = hl_gguf_find_tensor(c->m->gguf, name);
     if (!t) return required ? hl_fail(c->err, HLLM_E_MISMATCH, "%s: tensor %s is missing", c->path, name) : HLLM_OK;
-    hl_status rc = check_shape(c, l, role, t);
+    if (role == HL_POSITIONS) c->m->config.n_pos = (uint32_t)HL_MIN(t->dims[1], (uint64_t)MAX_CTX);
+    hl_status rc = hl_model_check_shape(c->m, c->err, l, role, t);
     if (rc == HLLM_OK) *(l ? &l->t[role] : &c->m->t[role]) = t;
     return rc;
 }
@@ -285,14 +290,20 @@ static hl_status take_tensors(ctx *c)
         if ((f->required_global | f->optional_global) & bit) HL_TRY(take_role(c, 0, (hl_role)r, f->required_global & bit));
     }
     if (!m->t[HL_HEAD]) m->t[HL_HEAD] = m->t[HL_EMBED];
+    if (m->t[HL_POSITIONS] && m->config.n_pos <= f->pos_offset) {
+        rc = hl_fail(c->err, HLLM_E_MISMATCH, "%s: tensor %s has %u rows, positions begin at row %u", c->path, m->t[HL_POSITIONS]->name, m->config.n_pos, f->pos_offset);
+        goto done;
+    }
+    if (m->t[HL_POSITIONS]) m->config.n_ctx_train = HL_MIN(m->config.n_ctx_train, m->config.n_pos - f->pos_offset);
     if (!m->t[HL_ROPE_LONG] != !m->t[HL_ROPE_SHORT] || (m->t[HL_ROPE_LONG] && m->t[HL_ROPE_FREQS])) {
         rc = hl_fail(c->err, HLLM_E_MISMATCH, "%s: tensors rope_factors_long.weight and rope_factors_short.weight come together, and not with rope_freqs.weight", c->path);
         goto done;
     }
     for (uint32_t il = 0; il < m->config.n_layers; il++) {
         hl_layer *l = &m->layers[il];
-        for (uint32_t r = 0; r < HL_LAYER_ROLES; r++)
-            if ((f->required | f->optional) >> r & 1) HL_TRY(take_role(c, il, (hl_role)r, f->required >> r & 1));
+        for (uint32_t r = 0; r < HL_FAMILY_ROLES; r++)
+            if ((f->required | f->optional) >> r & 1) HL_TRY(take_role(c, il, (hl_role)r, (f->required >> r & 1) && r != HL_FFN_DOWN));
+        HL_TRY(hl_sparse_layer(m, c->err, il));
         bool apart = l->t[HL_ATTN_Q] && l->t[HL_ATTN_K] && l->t[HL_ATTN_V];
         if (!apart && !l->t[HL_ATTN_QKV]) {
             hl_role r = !l->t[HL_ATTN_Q] ? HL_ATTN_Q : !l->t[HL_ATTN_K] ? HL_ATTN_K : HL_ATTN_V;
@@ -433,8 +444,10 @@ hl_status hl_model_new(const hl_env *env, hl_error *err, hl_gguf *g, uint32_t fl
     if (flags & HLLM_MODEL_VOCAB_ONLY) m->family = NULL;
     else {
         HL_TRY(read_config(&c));
+        HL_TRY(hl_sparse_keys(m, err, flags));
         HL_TRY(take_tensors(&c));
         HL_TRY(refuse_extra(&c));
+        if (g->powerinfer) HL_TRY(hl_gpuidx_read(m, err));
     }
     *out = m; m = NULL;
 done:
@@ -446,6 +459,7 @@ void hl_model_free(hl_model *m)
 {
     if (!m) return;
     const hl_env *env = m->env;
+    for (uint32_t il = 0; m->layers && il < m->config.n_layers; il++) hl_free(env->mem, m->layers[il].hot);
     hl_free(env->mem, m->layers);
     hl_vocab_free(env, m->vocab);
     hl_gguf_free(env, m->gguf);

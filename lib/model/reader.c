@@ -223,6 +223,7 @@ static hl_status open_first(const hl_env *env, hl_error *err, hl_file *file, boo
         hl_gguf_header_free(env->mem, &h);
         goto done;
     }
+    g->powerinfer = h.powerinfer;
     g->version = h.version;                            /* everything of h moves over, nothing is left to free */
     g->n_keys = h.n_keys;
     g->keys = h.keys;

@@ -33,6 +33,7 @@ typedef struct hl_gguf_tensor {
 
 typedef struct hl_gguf {
     uint32_t version;
+    bool powerinfer;                 /* the first shard's magic is PWRI */
     uint32_t n_keys, n_tensors, n_shards;
     hl_gguf_key *keys;               /* of the first shard, in file order */
     hl_gguf_tensor *tensors;         /* of all shards, in file order */

@@ -24,7 +24,7 @@ static uint32_t rows_of(const hl_model *m) { return (uint32_t)HL_MIN(HL_MAX(LOGI
 uint64_t hl_batch_bytes(const hl_model *m)
 {
     const uint64_t rows = rows_of(m);
-    return HL_MAX((uint64_t)HL_BATCH, 2 * rows) * hl_scratch_token_bytes(m) + 4 * rows * m->config.n_vocab + 4ull * HL_BATCH * m->config.n_rot + 32 * ALIGN;
+    return hl_scratch_fixed_bytes(m) + 4ull * HL_BATCH + HL_MAX((uint64_t)HL_BATCH, 2 * rows) * hl_scratch_token_bytes(m) + 4 * rows * m->config.n_vocab + 4ull * HL_BATCH * m->config.n_rot + 32 * ALIGN;
 }
 
 hl_status hl_batch_new(hllm_engine *e, hl_batch **out)
@@ -40,7 +40,8 @@ hl_status hl_batch_new(hllm_engine *e, hl_batch **out)
     HL_NEED(b->device_block = e->be->alloc(e->dev, b->device_bytes));
     c = (hl_carver){ b->device_block, 0 };
     hl_scratch_lay_out(&b->z, &c, e, HL_BATCH, b->logit_rows);
-    HL_NEED(b->z.cos_sin_host = b->host_block = hl_alloc_array(e->env->mem, (size_t)HL_BATCH * e->model->config.n_rot, sizeof(float)));
+    HL_NEED(b->z.cos_sin_host = b->host_block = hl_alloc_array(e->env->mem, (size_t)HL_BATCH * (e->model->config.n_rot + 1), sizeof(float)));
+    b->z.counts = (uint32_t *)(void *)(b->z.cos_sin_host + (size_t)HL_BATCH * e->model->config.n_rot);
     *out = b; b = NULL;
 done:
     hl_batch_free(e, b);

@@ -18,6 +18,7 @@ enum { EXTRA_LAYER = 8 << 10, EXTRA = 128 << 10, EXTRA_ADDRESS = 2 << 20 };
 /* One matrix to be placed: rows [row0, row0 + n_rows) of a tensor. */
 typedef struct piece {
     const hl_gguf_tensor *t;
+    bool by_rows, ffn;                                 /* read one by one; a matrix of an FFN */
     uint32_t row0, n_rows, group;                      /* group: rows that the layout keeps together */
     hl_weight *dst;
     size_t at;                                         /* in the block */
@@ -37,7 +38,27 @@ typedef struct loader {
 
 static void add_piece(loader *l, const hl_gguf_tensor *t, uint64_t row0, uint64_t n_rows, hl_weight *dst)
 {
-    if (t) l->pieces[l->n_pieces++] = (piece){ t, (uint32_t)row0, (uint32_t)n_rows, 1, dst, 0 };
+    if (t) l->pieces[l->n_pieces++] = (piece){ t, false, false, (uint32_t)row0, (uint32_t)n_rows, 1, dst, 0 };
+}
+
+/* An FFN with a row for each neuron in every matrix.  What is read whole lies as the device likes it. */
+static void list_ffn_rows(loader *l, const hl_layer *c, hl_layer_weights *w)
+{
+    const hllm_engine *e = l->e;
+    const uint32_t n0 = l->n_pieces;
+    const bool predicts = e->mode == HLLM_MODE_PREDICTED && c->n_pred, gated = e->model->family->gated;
+    w->by_neurons = true;
+    add_piece(l, c->t[HL_FFN_GATE], 0, c->n_ff, &w->gate);
+    add_piece(l, c->t[HL_FFN_UP], 0, c->n_ff, &w->up);
+    add_piece(l, c->t[HL_FFN_DOWN_T], 0, c->n_ff, &w->down);
+    for (uint32_t i = n0; i < l->n_pieces; i++) {
+        const hl_weight *d = l->pieces[i].dst;
+        const bool first = d == (gated ? &w->gate : &w->up);
+        l->pieces[i].by_rows = d == &w->down || (first ? predicts : e->mode != HLLM_MODE_DENSE);
+    }
+    if (!predicts) return;
+    add_piece(l, c->t[HL_PRED_1], 0, c->n_pred, &w->pred_1);
+    add_piece(l, c->t[HL_PRED_2], 0, c->n_ff, &w->pred_2);
 }
 
 static void list_layer(loader *l, const hl_layer *c, hl_layer_weights *w)
@@ -54,14 +75,17 @@ static void list_layer(loader *l, const hl_layer *c, hl_layer_weights *w)
         add_piece(l, c->t[HL_ATTN_V], 0, nv, &w->v);
     }
     add_piece(l, c->t[HL_ATTN_OUT], 0, m->config.n_embd, &w->out);
-    if (m->family->fused_up) {
+    const uint32_t n0 = l->n_pieces;
+    if (c->t[HL_FFN_DOWN_T]) list_ffn_rows(l, c, w);
+    else if (m->family->fused_up) {
         add_piece(l, c->t[HL_FFN_UP], 0, c->n_ff, &w->gate);
         add_piece(l, c->t[HL_FFN_UP], c->n_ff, c->n_ff, &w->up);
     } else {
         add_piece(l, c->t[HL_FFN_GATE], 0, c->n_ff, &w->gate);
         add_piece(l, c->t[HL_FFN_UP], 0, c->n_ff, &w->up);
     }
-    add_piece(l, c->t[HL_FFN_DOWN], 0, m->config.n_embd, &w->down);
+    if (c->t[HL_FFN_DOWN]) add_piece(l, c->t[HL_FFN_DOWN], 0, m->config.n_embd, &w->down);
+    for (uint32_t i = n0; i < l->n_pieces; i++) l->pieces[i].ffn = true;
 }
 
 /* All matrices, in the order of the file's layers; sizes and layouts from the device. */
@@ -71,20 +95,24 @@ static hl_status list_pieces(loader *l)
     hllm_engine *e = l->e;
     const hl_model *m = e->model;
     size_t total = 0;
-    HL_NEED(l->pieces = hl_alloc_array(e->env->mem, (size_t)m->config.n_layers * 8 + 2, sizeof *l->pieces));
+    HL_NEED(l->pieces = hl_alloc_array(e->env->mem, (size_t)m->config.n_layers * 10 + 3, sizeof *l->pieces));
     add_piece(l, m->t[HL_EMBED], 0, m->config.n_vocab, &e->embed);
+    add_piece(l, m->t[HL_POSITIONS], 0, m->config.n_pos, &e->positions);
     for (uint32_t il = 0; il < m->config.n_layers; il++) list_layer(l, &m->layers[il], &e->layers[il]);
     if (m->t[HL_HEAD] != m->t[HL_EMBED]) add_piece(l, m->t[HL_HEAD], 0, m->config.n_vocab, &e->head);
     for (uint32_t i = 0; i < l->n_pieces; i++) {
         piece *p = &l->pieces[i];
         uint32_t cols = (uint32_t)p->t->dims[0], layout;
         size_t bytes;
-        e->be->weight_layout(e->dev, p->t->dtype, p->n_rows, cols, &layout, &bytes, &p->group);
+        if (p->by_rows) { layout = HL_LAYOUT_FILE; bytes = e->be->weight_rows(e->dev, p->t->dtype, p->n_rows, cols); }
+        else e->be->weight_layout(e->dev, p->t->dtype, p->n_rows, cols, &layout, &bytes, &p->group);
         *p->dst = (hl_weight){ p->t->dtype, layout, p->n_rows, cols, hl_dtype_bytes(hl_dtype(p->t->dtype), cols), NULL };
         p->at = total;
         HL_TRY(hl_add_size(total, hl_align_up(bytes, ALIGN), &total));
         l->bytes += (uint64_t)p->n_rows * p->dst->row_bytes;
-        if (p->dst != &e->embed || m->t[HL_HEAD] == m->t[HL_EMBED]) e->decode_weight_bytes += bytes;
+        if (p->dst == &e->positions || (p->dst == &e->embed && m->t[HL_HEAD] != m->t[HL_EMBED])) continue;
+        e->decode_weight_bytes += bytes;
+        if (p->ffn) e->decode_ffn_bytes += bytes;
     }
     e->matrices_bytes = total;
 done:
@@ -182,7 +210,7 @@ static uint32_t list_vectors(hllm_engine *e, vec *v)   /* v NULL: only counts */
         WHOLE(HL_ATTN_NORM, attn_norm); WHOLE(HL_ATTN_NORM_B, attn_norm_b); WHOLE(HL_ATTN_NORM_2, attn_norm_2); WHOLE(HL_ATTN_NORM_2_B, attn_norm_2_b);
         WHOLE(HL_ATTN_Q_B, q_b); WHOLE(HL_ATTN_K_B, k_b); WHOLE(HL_ATTN_V_B, v_b); WHOLE(HL_ATTN_Q_NORM, q_norm); WHOLE(HL_ATTN_K_NORM, k_norm);
         WHOLE(HL_ATTN_OUT_B, out_b); WHOLE(HL_ATTN_POST_NORM, attn_post_norm); WHOLE(HL_FFN_NORM, ffn_norm); WHOLE(HL_FFN_NORM_B, ffn_norm_b);
-        WHOLE(HL_FFN_GATE_B, gate_b); WHOLE(HL_FFN_DOWN_B, down_b); WHOLE(HL_FFN_POST_NORM, ffn_post_norm);
+        WHOLE(HL_FFN_GATE_B, gate_b); WHOLE(HL_FFN_DOWN_B, down_b); WHOLE(HL_FFN_POST_NORM, ffn_post_norm); WHOLE(HL_PRED_B, pred_b); WHOLE(HL_FFN_CUT, cuts);
         if (m->family->fused_up) { VEC(c->t[HL_FFN_UP_B], 0, c->n_ff, w->gate_b); VEC(c->t[HL_FFN_UP_B], c->n_ff, c->n_ff, w->up_b); }
         else WHOLE(HL_FFN_UP_B, up_b);
         VEC(c->t[HL_ATTN_QKV_B], 0, nq, w->q_b); VEC(c->t[HL_ATTN_QKV_B], nq, nk, w->k_b); VEC(c->t[HL_ATTN_QKV_B], nq + nk, nv, w->v_b);
@@ -220,6 +248,19 @@ done:
     hl_free(e->env->mem, host);
     hl_free(e->env->mem, v);
     return rc;
+}
+
+/* Refused where the file has not what the mode needs; what it would not change is exact. */
+static hl_status choose_mode(hllm_engine *e, uint32_t mode, hl_error *err)
+{
+    const hl_model *m = e->model;
+    const hl_sparse *s = &m->sparse;
+    const char *path = hl_gguf_path(m->gguf);
+    if (mode == HLLM_MODE_PREDICTED && !s->n_predictors)
+        return hl_fail(err, HLLM_E_UNSUPPORTED, "%s: has no predictors for the mode predicted; hllm prepare makes a file that has", path);
+    if (mode == HLLM_MODE_THRESHOLDED && !s->n_cuts) return hl_fail(err, HLLM_E_UNSUPPORTED, "%s: has no thresholds for the mode thresholded; hllm prepare --skip makes a file that has", path);
+    e->mode = mode == HLLM_MODE_EXACT && s->rows && !hl_act_is_relu(m->config.act) ? HLLM_MODE_DENSE : mode;
+    return HLLM_OK;
 }
 
 /* ---- memory ---- */
@@ -436,6 +477,7 @@ hl_status hl_engine_new(hllm_model *m, const hllm_engine_options *opt, hllm_engi
     e->act_f32 = opt->act == HLLM_ACT_F32;
     e->ram_bytes = opt->ram_bytes;
     l.e = e;
+    HL_TRY(choose_mode(e, opt->mode, l.err));
     HL_TRY(choose_load(e, opt, l.err));
     HL_NEED(e->layers = hl_alloc_array(env->mem, e->model->config.n_layers, sizeof *e->layers));
     HL_NEED(e->rope_of_layer = hl_alloc_array(env->mem, e->model->config.n_layers, 1));

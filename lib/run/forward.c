@@ -71,8 +71,10 @@ static void attention(const pass *p, uint32_t il, const float *in)
     p->be->matmul(p->st, &a, qkv, 3);
     if (w->q_norm) p->be->norm(p->st, p->f->norm, z->q, z->q, w->q_norm, NULL, c->norm_eps, p->n * l->n_heads, dk);
     if (w->k_norm) p->be->norm(p->st, p->f->norm, z->k, z->k, w->k_norm, NULL, c->norm_eps, p->n * l->n_heads_kv, dk);
-    p->be->rope(p->st, z->q, nq, p->n, l->n_heads, dk, c->n_rot, p->f->rope, cos_sin);
-    p->be->rope(p->st, z->k, nk, p->n, l->n_heads_kv, dk, c->n_rot, p->f->rope, cos_sin);
+    if (p->f->rope != HL_ROPE_NONE) {
+        p->be->rope(p->st, z->q, nq, p->n, l->n_heads, dk, c->n_rot, p->f->rope, cos_sin);
+        p->be->rope(p->st, z->k, nk, p->n, l->n_heads_kv, dk, c->n_rot, p->f->rope, cos_sin);
+    }
     if (cancelled(p)) return;
     for (uint32_t i = 0; i < p->n_parts; i++) {
         const hl_part *t = &p->parts[i];
@@ -95,11 +97,14 @@ static void feed_forward(const pass *p, uint32_t il, const float *in, float *out
     const hl_layer_weights *w = &p->e->layers[il];
     const hl_scratch *z = p->z;
     if (cancelled(p)) return;
+    if (w->by_neurons) { hl_ffn_by_neurons(p->e, z, p->parts, p->n_parts, p->n, il, in, out); return; }
     hl_act a = make_act(p, in, p->c->n_embd, false);
     const hl_product gate_up[] = { { &w->up, w->up_b, z->up, l->n_ff }, { &w->gate, w->gate_b, z->gate, l->n_ff } };
     p->be->matmul(p->st, &a, gate_up, p->f->gated ? 2 : 1);
     if (cancelled(p)) return;
-    p->be->ffn_act(p->st, p->f->act, z->up, l->n_ff, p->f->gated ? z->gate : z->up, p->f->gated ? z->up : NULL, l->n_ff, p->n, l->n_ff);
+    if (p->f->up_act) p->be->ffn_act(p->st, p->c->act, z->up, l->n_ff, z->up, NULL, l->n_ff, p->n, l->n_ff);
+    p->be->ffn_act(p->st, p->c->act, z->up, l->n_ff, p->f->gated ? z->gate : z->up, p->f->gated ? z->up : NULL, l->n_ff, p->n, l->n_ff);
+    if (p->e->probe.fn) p->e->probe.fn(p->e->probe.arg, il, in, p->f->gated ? z->gate : NULL, z->up, p->n);
     a = make_act(p, z->up, l->n_ff, false);
     p->be->matmul(p->st, &a, &(hl_product){ &w->down, w->down_b, out, p->c->n_embd }, 1);
 }
@@ -168,20 +173,40 @@ done:
     return rc;
 }
 
+/* Learned positions: their rows are added to the embeddings. */
+static void add_positions(const pass *p)
+{
+    if (!p->e->positions.data) return;
+    for (uint32_t k = 0; k < p->n_parts; k++)
+        for (uint32_t i = 0; i < p->parts[k].n; i++) {
+            const int32_t row = (int32_t)(p->parts[k].pos0 + i + p->f->pos_offset);
+            p->be->embed(p->st, p->z->xn, &p->e->positions, &row, 1, 1.0f);
+            p->be->add(p->st, p->z->x + (size_t)(p->parts[k].row + i) * p->c->n_embd, p->z->xn, p->c->n_embd);
+        }
+}
+
 hl_status hl_forward(hllm_engine *e, const hl_scratch *z, hl_part *parts, uint32_t n_parts, hl_error *err)
+{
+    return hl_forward_layers(e, z, parts, n_parts, 0, e->model->config.n_layers, err);
+}
+
+hl_status hl_forward_layers(hllm_engine *e, const hl_scratch *z, hl_part *parts, uint32_t n_parts, uint32_t il0, uint32_t il1, hl_error *err)
 {
     hl_status rc = HLLM_OK;
     const hl_model *m = e->model;
     pass p = { e, e->be, e->stream, m, m->family, &m->config, z, parts, n_parts, 0 };
     for (uint32_t i = 0; i < n_parts; i++) { parts[i].row = p.n; p.n += parts[i].n; }
     HL_TRY(rope_tables(&p));
-    for (uint32_t i = 0; i < n_parts; i++)
-        p.be->embed(p.st, z->x + (size_t)parts[i].row * m->config.n_embd, &e->embed, parts[i].tokens, parts[i].n, m->family->embed_scaled ? sqrtf((float)m->config.n_embd) : 1.0f);
-    for (uint32_t il = 0; il < m->config.n_layers; il++) {
+    if (il0 == 0) {
+        for (uint32_t i = 0; i < n_parts; i++)
+            p.be->embed(p.st, z->x + (size_t)parts[i].row * m->config.n_embd, &e->embed, parts[i].tokens, parts[i].n, m->family->embed_scaled ? sqrtf((float)m->config.n_embd) : 1.0f);
+        add_positions(&p);
+    }
+    for (uint32_t il = il0; il < il1; il++) {
         run_layer(&p, il);
         if (cancelled(&p)) { rc = HLLM_E_CANCELLED; goto done; }
     }
-    norm(&p, z->hidden, z->x, e->out_norm, e->out_norm_b);
+    if (il1 == m->config.n_layers) norm(&p, z->hidden, z->x, e->out_norm, e->out_norm_b);
     HL_TRY(p.be->sync(p.st, err));
 done:
     return rc;

@@ -71,7 +71,7 @@ static uint32_t block_of(const char *name, const char **rest)
     return (uint32_t)n;
 }
 
-static bool is_ffn(const hl_layer *l, const hl_gguf_tensor *t) { return t == l->t[HL_FFN_GATE] || t == l->t[HL_FFN_UP] || t == l->t[HL_FFN_DOWN]; }
+static bool is_ffn(const hl_layer *l, const hl_gguf_tensor *t) { return t == l->t[HL_FFN_GATE] || t == l->t[HL_FFN_UP] || t == l->t[HL_FFN_DOWN] || t == l->t[HL_FFN_DOWN_T]; }
 
 static void count(const hl_model *m, layer_bytes *layers, uint64_t *head, uint64_t *embedding)
 {
@@ -83,7 +83,8 @@ static void count(const hl_model *m, layer_bytes *layers, uint64_t *head, uint64
         if (il >= m->config.n_layers) {
             if (t == m->t[HL_EMBED] && m->t[HL_HEAD] != m->t[HL_EMBED]) *embedding += t->bytes;
             else *head += t->bytes;
-        } else if (is_ffn(&m->layers[il], t)) layers[il].ffn += t->bytes;
+        } else if (t == m->layers[il].t[HL_FFN_HEAT]) continue;       /* read while planning only */
+        else if (is_ffn(&m->layers[il], t)) layers[il].ffn += t->bytes;
         else if (strncmp(rest, "fc1.", 4) == 0 || strncmp(rest, "fc2.", 4) == 0) layers[il].predictor += t->bytes;
         else layers[il].attention += t->bytes;
     }
@@ -121,12 +122,38 @@ done:
     return rc;
 }
 
-static hl_status neuron_layers(const hl_model *m, const layer_bytes *bytes, hl_plan *plan)
+/* A prepared file's counts, as the mean share of tokens that touch a neuron of each batch: it has them from hot to cold.  Files without, and headers
+ * whose data have not come yet, keep 1. */
+static hl_status batch_heat(const hl_model *m, hl_error *err, uint32_t il, double *freq, uint32_t batches, hl_plan *plan)
+{
+    hl_status rc = HLLM_OK;
+    const hl_gguf_tensor *t = m->layers[il].t[HL_FFN_HEAT];
+    const uint32_t n_ff = m->layers[il].n_ff;
+    float *heat = NULL;
+    double before = 1;
+    if (!t || !m->sparse.n_tokens || t->at + t->bytes > m->gguf->shards[t->shard].bytes) goto done;
+    HL_NEED(heat = hl_alloc_array(m->env->mem, n_ff, sizeof *heat));
+    HL_TRY(hl_model_read_f32(m, err, t, 0, heat, n_ff));
+    for (uint32_t ib = 0; ib < batches; ib++) {
+        double sum = 0;
+        const uint32_t i0 = ib * BATCH_NEURONS, i1 = HL_MIN(n_ff, i0 + BATCH_NEURONS);
+        for (uint32_t i = i0; i < i1; i++) sum += heat[i] > 0 ? (double)heat[i] : 0;
+        freq[ib] = HL_MIN(before, sum / ((double)(i1 - i0) * (double)m->sparse.n_tokens));   /* a NaN is no count */
+        before = freq[ib];
+    }
+    plan->uniform = false;
+done:
+    hl_free(m->env->mem, heat);
+    return rc;
+}
+
+static hl_status neuron_layers(const hl_model *m, const layer_bytes *bytes, hl_error *err, hl_plan *plan)
 {
     hl_status rc = HLLM_OK;
     hl_neuron_problem *p = &plan->neuron;
     hl_neuron_layer *layers;
     uint32_t n = 0;
+    plan->uniform = true;
     HL_NEED(layers = hl_plan_alloc(plan, m->config.n_layers, sizeof *layers));
     for (uint32_t il = 0; il < m->config.n_layers; il++) {
         const uint32_t n_ff = m->layers[il].n_ff;
@@ -135,12 +162,12 @@ static hl_status neuron_layers(const hl_model *m, const layer_bytes *bytes, hl_p
         double *freq;
         HL_NEED(freq = hl_plan_alloc(plan, batches, sizeof *freq));
         for (uint32_t ib = 0; ib < batches; ib++) freq[ib] = 1;             /* dense: every neuron, every token */
+        HL_TRY(batch_heat(m, err, il, freq, batches, plan));
         layers[n++] = (hl_neuron_layer){ batches, HL_MIN(BATCH_NEURONS, n_ff), n_ff - (batches - 1) * BATCH_NEURONS,
                                          (double)bytes[il].ffn / n_ff * HL_MIN(BATCH_NEURONS, n_ff), freq };
     }
     p->layers = layers;
     p->n_layers = n;
-    plan->uniform = true;
 done:
     return rc;
 }
@@ -197,7 +224,7 @@ hl_status hl_placement_problem(const hllm_model *h, const hllm_plan_options *opt
     plan->neuron.paper_ungated = !m->family->gated;
     HL_TRY(devices(h, opt, &sizes, plan));
     HL_TRY(dense_items(m, bytes, head, embedding, &sizes, opt->kv, plan));
-    HL_TRY(neuron_layers(m, bytes, plan));
+    HL_TRY(neuron_layers(m, bytes, err, plan));
     HL_TRY(hl_neuron_problem_check(&plan->neuron, err));
     HL_TRY(hl_neuron_plan_new(plan->mem, &plan->neuron, &plan->neuron_plan));
     plan->model = (hl_plan_model){ .known = true, .hash = m->gguf->table_hash, .file_bytes = HL_MAX(m->gguf->file_bytes, m->gguf->data_bytes), .n_ctx = sizes.n_ctx };

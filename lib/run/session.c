@@ -16,15 +16,18 @@ uint64_t hl_scratch_thread_bytes(const hl_model *m)
 {
     const hl_config *c = &m->config;
     const uint64_t widest = HL_MAX(HL_MAX((uint64_t)c->n_embd, (uint64_t)c->max_heads * c->head_dim_v), (uint64_t)c->max_ff);
-    return 72 * (widest + 256) + 512ull * (c->head_dim_k + c->head_dim_v + 32) + (64 << 10);
+    return (m->sparse.rows ? 4ull * 32 * c->n_embd + c->max_ff / 8 * 4 + 4096 : 0) + 72 * (widest + 256) + 512ull * (c->head_dim_k + c->head_dim_v + 32) + (64 << 10);
 }
+
+uint64_t hl_scratch_fixed_bytes(const hl_model *m) { return m->sparse.rows ? 4ull * HL_FFN_PARTS * m->config.n_embd + 4 * ALIGN : 0; }
 
 uint64_t hl_scratch_token_bytes(const hl_model *m)
 {
     const hl_config *c = &m->config;
     const uint64_t att = (uint64_t)c->max_heads * c->head_dim_v;
     const uint64_t widest = HL_MAX(HL_MAX((uint64_t)c->n_embd, att), (uint64_t)c->max_ff);
-    return 4ull * (4ull * c->n_embd + (uint64_t)c->max_heads * c->head_dim_k + (uint64_t)c->max_heads_kv * (c->head_dim_k + c->head_dim_v) + att
+    const uint64_t sparse = m->sparse.rows ? 8ull + 4ull * (m->sparse.n_predictors || m->sparse.n_cuts ? c->max_ff + (uint64_t)c->max_pred : 0) : 0;
+    return sparse + 4ull * (4ull * c->n_embd + (uint64_t)c->max_heads * c->head_dim_k + (uint64_t)c->max_heads_kv * (c->head_dim_k + c->head_dim_v) + att
                    + 2ull * c->max_ff + 3ull * c->n_rot) + act_width_bytes(widest);
 }
 
@@ -59,9 +62,9 @@ hl_status hl_session_sizes_for(const hl_model *m, const hllm_session_options *op
             out->n_slots_window = (uint32_t)HL_MIN(hl_align_up((uint64_t)out->n_ctx, HL_KV_SLOTS), hl_align_up((uint64_t)m->layers[il].window + out->micro_batch, HL_KV_SLOTS));
         out->kv_bytes += hl_session_kv_bytes(m, il, out, opt->kv);
     }
-    out->scratch_bytes = HL_MAX(out->micro_batch, 2 * out->logit_rows) * each + 4ull * out->logit_rows * c->n_vocab + 32 * ALIGN;
+    out->scratch_bytes = hl_scratch_fixed_bytes(m) + HL_MAX(out->micro_batch, 2 * out->logit_rows) * each + 4ull * out->logit_rows * c->n_vocab + 32 * ALIGN;
     out->host_bytes = 4ull * out->n_ctx + c->n_vocab / 8 + HL_RECORDS * (sizeof(hllm_token_record) + HL_MAX_LOGPROBS * sizeof(hllm_logit_bias))
-                      + 4ull * out->micro_batch * c->n_rot + 8ull * c->n_rot + c->n_layers + 16 * ALIGN;
+                      + 4ull * out->micro_batch * c->n_rot + 4ull * out->micro_batch + 8ull * c->n_rot + c->n_layers + 16 * ALIGN;
     out->scratch_bytes += out->host_bytes + 18ull * c->n_vocab;      /* the sampler's candidates */
     return HLLM_OK;
 }
@@ -82,6 +85,7 @@ static size_t widest_act(const hllm_engine *e)
     for (uint32_t il = 0; il < m->config.n_layers; il++) {
         most = HL_MAX(most, e->be->act_bytes(e->dev, m->layers[il].n_heads * m->config.head_dim_v));
         most = HL_MAX(most, e->be->act_bytes(e->dev, m->layers[il].n_ff));
+        if (m->layers[il].n_pred) most = HL_MAX(most, e->be->act_bytes(e->dev, m->layers[il].n_pred));
     }
     return most;
 }
@@ -100,6 +104,10 @@ void hl_scratch_lay_out(hl_scratch *z, hl_carver *b, const hllm_engine *e, uint3
     z->att = hl_carve(b, n * c->max_heads * c->head_dim_v * f);
     z->gate = hl_carve(b, n * c->max_ff * f);
     z->up = hl_carve(b, n * c->max_ff * f);
+    z->pred = z->score = z->parts = NULL;
+    if (e->mode == HLLM_MODE_PREDICTED) z->pred = hl_carve(b, n * c->max_pred * f);
+    if (e->mode == HLLM_MODE_PREDICTED || e->mode == HLLM_MODE_THRESHOLDED) z->score = hl_carve(b, n * c->max_ff * f);
+    if (e->model->sparse.rows) z->parts = hl_carve(b, (size_t)HL_FFN_PARTS * c->n_embd * f);
     z->act = hl_carve(b, HL_MAX(n, 2 * (size_t)logit_rows) * widest_act(e));
     z->logits = hl_carve(b, (size_t)logit_rows * c->n_vocab * f);
     for (uint32_t r = 0; r < e->n_ropes; r++) z->cos_sin[r] = hl_carve(b, n * c->n_rot * f);
@@ -127,6 +135,7 @@ static void lay_out_host(hllm_session *s, hl_carver *b)
     s->records = hl_carve(b, HL_RECORDS * sizeof *s->records);
     s->record_tops = hl_carve(b, (size_t)HL_RECORDS * HL_MAX_LOGPROBS * sizeof *s->record_tops);
     s->z.cos_sin_host = hl_carve(b, (size_t)s->sizes.micro_batch * c->n_rot * sizeof(float));
+    s->z.counts = hl_carve(b, (size_t)s->sizes.micro_batch * sizeof(uint32_t));
     for (uint32_t r = 0; r < s->engine->n_ropes; r++) s->ropes[r].angle = hl_carve(b, c->n_rot / 2 * sizeof(double));
 }
 

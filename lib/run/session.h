@@ -25,6 +25,9 @@ typedef struct hl_scratch {
     float *x, *xn, *xn2;                               /* [n][n_embd]: residual, normed, normed again (two norms) or a block's output */
     float *q, *k, *v, *att;                            /* [n][heads * dim] */
     float *gate, *up;                                  /* [n][n_ff] */
+    float *pred, *score;                               /* [n][max_pred], [n][n_ff]: of predictors; NULL: none */
+    float *parts;                                      /* [HL_FFN_PARTS][n_embd]; NULL: no FFN by neurons */
+    uint32_t *counts;                                  /* [n], host */
     float *hidden;                                     /* [n][n_embd]: after the last norm */
     float *logits;                                     /* [logit_rows][n_vocab] */
     void *act;                                         /* 8-bit activation of the widest input */
@@ -39,6 +42,7 @@ void *hl_carve(hl_carver *c, size_t bytes);
 void hl_scratch_lay_out(hl_scratch *z, hl_carver *b, const hllm_engine *e, uint32_t n_tokens, uint32_t logit_rows);
 /* Estimates from above, before there is a device: of a pass for each token, without logits; of what the device has for each thread. */
 uint64_t hl_scratch_token_bytes(const hl_model *m);
+uint64_t hl_scratch_fixed_bytes(const hl_model *m);
 uint64_t hl_scratch_thread_bytes(const hl_model *m);
 
 /* The next tokens of a session that a pass computes. */
@@ -48,6 +52,9 @@ typedef struct hl_part {
     uint32_t n, pos0;
     uint32_t row;                                      /* set by the pass: where its tokens are in the scratch */
 } hl_part;
+
+/* What FFNs read, summed over tokens and layers. */
+typedef struct hl_ffn_stats { uint64_t neurons, computed, active, bytes, tokens; } hl_ffn_stats;
 
 typedef struct hl_session_sizes {
     uint32_t n_ctx, micro_batch, logit_rows;
@@ -86,6 +93,7 @@ struct hllm_session {
     uint32_t hidden_pos, n_hidden;                     /* positions whose hidden state is in z.hidden */
     uint32_t logits_pos, n_logits;                     /* positions whose logits are in z.logits */
     uint32_t head_pos;                                 /* HL_JOB_HEAD */
+    hl_ffn_stats ffn;                                  /* of all that was computed */
 
     uint32_t run, finish;                              /* HLLM_RUN_..., HLLM_FINISH_... */
     uint32_t flags, max_tokens;
@@ -133,6 +141,10 @@ hl_status hl_session_logits_at(hllm_session *s, uint32_t pos);       /* worker: 
 /* forward.c, worker only: the parts' tokens through all layers; z->hidden holds them afterwards.  A single part that is cancelled: CANCELLED; of
  * several, those end at once (CANCELLED: all of them). */
 hl_status hl_forward(hllm_engine *e, const hl_scratch *z, hl_part *parts, uint32_t n_parts, hl_error *err);
+/* The same for layers [il0, il1) only: from the first one the tokens' embeddings go in, else what z->x holds; the last one's result is normed. */
+hl_status hl_forward_layers(hllm_engine *e, const hl_scratch *z, hl_part *parts, uint32_t n_parts, uint32_t il0, uint32_t il1, hl_error *err);
+/* hotset.c, worker only: the FFN of a layer whose matrices have a row for each neuron.  in: [n][n_embd], normed; z->x: the residual. */
+void hl_ffn_by_neurons(hllm_engine *e, const hl_scratch *z, hl_part *parts, uint32_t n_parts, uint32_t n, uint32_t il, const float *in, float *out);
 /* Logits of rows [row, row + n) of z->hidden into z->logits. */
 hl_status hl_forward_head(hllm_engine *e, const hl_scratch *z, uint32_t row, uint32_t n, hl_error *err);
 

@@ -3,8 +3,7 @@
  * File, little-endian:  magic "HLLMSESS" | u32 version | u32 header bytes | header fields | u64 hash of all before |
  * a zstd frame (content checksum on) of: tokens, then per layer K and V rows of the positions held, head by head |
  * u64 hash of the frame's bytes, chained over pieces of IO_BYTES (a few bits of a frame's head may be wrong without zstd's objecting).
- * Saving: into a file without a name (where the file system has none: with one), fsync, a name beside the target, rename over it, fsync of
- * the folder.  Only regular files are replaced; of a symbolic link, the file that it points to.
+ * Saving: a new file that takes the old one's place when it is whole (base/newfile.c).
  * Loading reads the file twice: first all is unpacked and checked and nothing kept, then the rows go to their places.  No second copy of
  * the cache is ever needed; the session stays as it was unless the file changes between the two.
  * What saving and loading allocate (no plan counts it) is compared with what there is before they begin.
@@ -13,20 +12,12 @@
 #include "run/machine.h"
 #include "run/session.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <signal.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 #include <zstd.h>
 #include <zstd_errors.h>
 
 /* WINDOW_LOG: KV rows hardly repeat, a longer window costs memory only.  SLACK: block heads and the allocator's rounding. */
-enum { VERSION = 2, ZSTD_LEVEL = 1, WINDOW_LOG = 17, MAX_WINDOW_LOG = 23, IO_BYTES = 1 << 18, OUT_BYTES = 1 << 16, SLACK = 1 << 16, MAX_LINKS = 40 };
+enum { VERSION = 2, ZSTD_LEVEL = 1, WINDOW_LOG = 17, MAX_WINDOW_LOG = 23, IO_BYTES = 1 << 18, OUT_BYTES = 1 << 16, SLACK = 1 << 16 };
 
 typedef struct state_header {
     char magic[8];
@@ -98,38 +89,19 @@ static void z_free(void *mem, void *p) { hl_free(mem, p); }
 
 typedef struct writer {
     hllm_session *s;
-    const hl_io *io;
     const char *path;
-    int fd;
+    hl_newfile file;
     ZSTD_CCtx *z;
     char *in, *out; size_t n_in, n_out;
     uint64_t chain;
 } writer;
-
-static hl_status fail_io(hl_error *err, const char *path, const char *what)
-{
-    int e = errno;
-    return hl_fail(err, HLLM_E_IO, "%s: %s failed: %s (errno %d)", path, what, hl_errno_text(e), e);
-}
-
-static hl_status write_all(writer *w, const void *data, size_t n)
-{
-    const char *p = data;
-    while (n) {
-        int64_t did = w->io->write(w->io->user, w->fd, p, n);
-        if (did < 0 && errno == EINTR) continue;
-        if (did <= 0) return fail_io(&w->s->err, w->path, "writing");
-        p += did; n -= (size_t)did;
-    }
-    return HLLM_OK;
-}
 
 static bool z_no_memory(size_t code) { return ZSTD_getErrorCode(code) == ZSTD_error_memory_allocation; }
 
 static hl_status flush(writer *w)                      /* all pieces but the last have IO_BYTES */
 {
     w->chain = hl_hash(w->out, w->n_out, w->chain);
-    hl_status rc = write_all(w, w->out, w->n_out);
+    hl_status rc = hl_newfile_write(&w->file, w->out, w->n_out);
     w->n_out = 0;
     return rc;
 }
@@ -195,12 +167,12 @@ static hl_status write_file(writer *w)
     ZSTD_CCtx_setParameter(w->z, ZSTD_c_windowLog, WINDOW_LOG);
     ZSTD_CCtx_setParameter(w->z, ZSTD_c_checksumFlag, 1);
     ZSTD_CCtx_setPledgedSrcSize(w->z, h.payload_bytes);
-    HL_TRY(write_all(w, &h, sizeof h));
+    HL_TRY(hl_newfile_write(&w->file, &h, sizeof h));
     HL_TRY(put_row(w, s->tokens, (size_t)h.n_tokens * sizeof(int32_t)));
     HL_TRY(each_payload(s, h.n_kv, h.held_from, false, put_row, w));
     HL_TRY(pack(w, w->in, w->n_in, ZSTD_e_end));
-    HL_TRY(write_all(w, &w->chain, sizeof w->chain));
-    if (w->io->fsync(w->io->user, w->fd) != 0) rc = fail_io(&s->err, w->path, "fsync");
+    HL_TRY(hl_newfile_write(&w->file, &w->chain, sizeof w->chain));
+    rc = hl_newfile_sync(&w->file);
 done:
     ZSTD_freeCCtx(w->z);
     hl_free(mem, w->in);
@@ -208,118 +180,15 @@ done:
     return rc;
 }
 
-/* Writing beyond a limit on file sizes (ulimit -f) would end the process by a signal: here it is an error like any other. */
-static void hold_xfsz(sigset_t *old)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &set, old);
-}
-
-static void release_xfsz(const sigset_t *old)
-{
-    sigset_t set;
-    const struct timespec none = { 0, 0 };
-    sigemptyset(&set);
-    sigaddset(&set, SIGXFSZ);
-    if (!sigismember(old, SIGXFSZ)) while (sigtimedwait(&set, NULL, &none) > 0) { }
-    pthread_sigmask(SIG_SETMASK, old, NULL);
-}
-
-/* Where the file is to go: path itself or, when that is a symbolic link, what it points to (which need not exist yet).  *mode: the old
- * file's, -1: there is none. */
-static hl_status resolve(hllm_session *s, const char *path, char **target, int *mode)
-{
-    hl_status rc = HLLM_OK;
-    hl_mem *mem = s->engine->env->mem;
-    char to[PATH_MAX], *at = NULL;
-    ssize_t n;
-    struct stat st;
-    *target = NULL;
-    *mode = -1;
-    /* By the path first: the system may refuse to follow a link (another's in a folder like /tmp), and then we do not either. */
-    const bool exists = stat(path, &st) == 0;
-    if (!exists && errno != ENOENT && errno != ENOTDIR) { rc = fail_io(&s->err, path, "examining it"); goto done; }
-    HL_NEED(at = hl_strndup(mem, path, strlen(path)));
-    for (int links = 0; (n = readlink(at, to, sizeof to - 1)) >= 0; links++) {
-        if (links == MAX_LINKS) { errno = ELOOP; rc = fail_io(&s->err, path, "following it"); goto done; }
-        const char *slash = strrchr(at, '/');
-        const size_t front = to[0] == '/' || !slash ? 0 : (size_t)(slash - at) + 1, bytes = front + (size_t)n + 1;
-        char *next = hl_alloc(mem, bytes);
-        HL_NEED(next);
-        to[n] = 0;
-        snprintf(next, bytes, "%.*s%s", (int)front, at, to);
-        hl_free(mem, at);
-        at = next;
-    }
-    if (exists) {
-        if (S_ISDIR(st.st_mode)) { rc = hl_fail(&s->err, HLLM_E_IO, "%s: is a directory, not a file", path); goto done; }
-        if (!S_ISREG(st.st_mode)) { rc = hl_fail(&s->err, HLLM_E_IO, "%s: not a regular file (a pipe, socket or device): it is not replaced", path); goto done; }
-        *mode = st.st_mode & 0777;
-    }
-    *target = at; at = NULL;
-done:
-    hl_free(mem, at);
-    return rc;
-}
-
-/* A file without a name, which vanishes with a process that dies; where that cannot be had, one under the name `temp` (*named).  In dir_bytes
- * of temp is the folder. */
-static int open_new(const hl_io *io, char *temp, size_t dir_bytes, int mode, bool *named)
-{
-    const char kept = temp[dir_bytes];
-    int fd = -1;
-    *named = false;
-    if (access("/proc/self/fd", X_OK) == 0) {          /* by it the file gets its name at the end */
-        temp[dir_bytes] = 0;
-        fd = io->open(io->user, dir_bytes ? temp : ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, mode);
-        temp[dir_bytes] = kept;
-    }
-    if (fd >= 0) return fd;
-    fd = io->open(io->user, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
-    *named = fd >= 0;
-    return fd;
-}
-
 hl_status hl_session_save(hllm_session *s, const char *path)
 {
     hl_status rc = HLLM_OK;
-    hl_mem *mem = s->engine->env->mem;
-    const hl_io *io = s->engine->env->io ? s->engine->env->io : &hl_io_posix;
-    writer w = { .s = s, .io = io, .path = path, .fd = -1 };
-    char *target = NULL, *temp = NULL;
-    bool named = false;
-    int mode;
-    sigset_t held;
-    if (!path[0]) return hl_fail(&s->err, HLLM_E_ARG, "the path is empty");
-    HL_TRY(resolve(s, path, &target, &mode));
-    const char *name = strrchr(target, '/');           /* beside it, under a short name: the target's may be as long as names can be */
-    const size_t dir_bytes = name ? (size_t)(name - target) + 1 : 0;
-    HL_NEED(temp = hl_alloc(mem, dir_bytes + 64));
-    snprintf(temp, dir_bytes + 64, "%.*s.hllm-%ld-%llx.tmp", (int)dir_bytes, target, (long)getpid(), (unsigned long long)hl_now_ns());
-    w.fd = open_new(io, temp, dir_bytes, mode >= 0 ? 0600 : 0666, &named);           /* 0666: less the host's umask */
-    if (w.fd < 0) { rc = fail_io(&s->err, path, "creating a file beside it"); goto done; }
-    if (mode >= 0 && fchmod(w.fd, (mode_t)mode) != 0) { }            /* a file system without modes: 0600 hurts nobody */
-    hold_xfsz(&held);
-    rc = write_file(&w);
-    release_xfsz(&held);
-    if (rc != HLLM_OK) goto done;
-    if (!named && io->link(io->user, w.fd, temp) != 0) { rc = fail_io(&s->err, path, "naming the finished file beside it"); goto done; }
-    named = true;
-    int bad = io->close(io->user, w.fd);
-    w.fd = -1;
-    if (bad) { rc = fail_io(&s->err, path, "closing"); goto done; }
-    if (io->rename(io->user, temp, target) != 0) { rc = fail_io(&s->err, path, "renaming the finished file to it"); goto done; }
-    named = false;
-    temp[dir_bytes] = 0;                               /* the rename itself has to reach the disk */
-    int dir = io->open(io->user, dir_bytes ? temp : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    if (dir >= 0) { io->fsync(io->user, dir); io->close(io->user, dir); }
+    writer w = { .s = s, .path = path };
+    HL_TRY(hl_newfile_open(s->engine->env, &s->err, path, &w.file));
+    HL_TRY(write_file(&w));
+    rc = hl_newfile_commit(&w.file);
 done:
-    if (w.fd >= 0) io->close(io->user, w.fd);
-    if (named) io->unlink(io->user, temp);
-    hl_free(mem, temp);
-    hl_free(mem, target);
+    hl_newfile_close(&w.file);
     return rc;
 }
 

@@ -5,12 +5,12 @@
     USE(hllm_engine_create) USE(hllm_engine_free) USE(hllm_engine_last_error) USE(hllm_generate_cancel) \
     USE(hllm_generate_continue) USE(hllm_generate_logits) USE(hllm_generate_poll) USE(hllm_generate_poll_tokens) \
     USE(hllm_generate_start) USE(hllm_generate_start_tokens) USE(hllm_log_poll) USE(hllm_model_find_key) \
-    USE(hllm_model_find_tensor) USE(hllm_model_free) USE(hllm_model_get_info) USE(hllm_model_key) USE(hllm_model_key_float) \
+    USE(hllm_model_find_tensor) USE(hllm_model_free) USE(hllm_model_get_info) USE(hllm_model_get_sparse) USE(hllm_model_get_sparse_layer) USE(hllm_model_key) USE(hllm_model_key_float) \
     USE(hllm_model_key_int) USE(hllm_model_key_string) USE(hllm_model_last_error) USE(hllm_model_memory) \
     USE(hllm_model_open) USE(hllm_model_open_fd) USE(hllm_model_special_token) USE(hllm_model_tensor) \
     USE(hllm_model_tensor_read) USE(hllm_model_token) USE(hllm_plan_check) USE(hllm_plan_draw) USE(hllm_plan_free) USE(hllm_plan_get_device) USE(hllm_plan_get_info) USE(hllm_plan_get_layer) \
     USE(hllm_plan_get_part) USE(hllm_plan_last_error) USE(hllm_plan_read) USE(hllm_plan_solve) USE(hllm_plan_solve_problem) USE(hllm_plan_write) \
-    USE(hllm_profile_free) USE(hllm_profile_get_info) USE(hllm_profile_get_rate) USE(hllm_profile_open) \
+    USE(hllm_prepare) USE(hllm_profile_free) USE(hllm_profile_get_info) USE(hllm_profile_get_rate) USE(hllm_profile_open) \
     USE(hllm_progress_cancel) USE(hllm_progress_create) \
     USE(hllm_progress_free) USE(hllm_progress_read) USE(hllm_runtime_create) USE(hllm_runtime_free) \
     USE(hllm_runtime_last_error) USE(hllm_runtime_machine) USE(hllm_runtime_measure) USE(hllm_session_create) \

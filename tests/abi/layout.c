@@ -122,9 +122,27 @@ SIZE(hllm_plan_layer, 32);
 AT(hllm_plan_layer, struct_size, 0, 4); AT(hllm_plan_layer, gpu, 4, 4); AT(hllm_plan_layer, n_neurons, 8, 8);
 AT(hllm_plan_layer, n_neurons_gpu, 16, 8); AT(hllm_plan_layer, device, 24, 4); AT(hllm_plan_layer, on_gpu, 28, 4);
 
-SIZE(hllm_engine_options, 40);
+SIZE(hllm_prepare_options, 48);
+AT(hllm_prepare_options, struct_size, 0, 4); AT(hllm_prepare_options, flags, 4, 4); AT(hllm_prepare_options, text, 8, 8);
+AT(hllm_prepare_options, text_bytes, 16, 8); AT(hllm_prepare_options, progress, 24, 8); AT(hllm_prepare_options, perplexity_loss, 32, 8);
+AT(hllm_prepare_options, skip_share, 40, 8);
+
+SIZE(hllm_sparse_info, 72);
+AT(hllm_sparse_info, struct_size, 0, 4); AT(hllm_sparse_info, by_neurons, 4, 4); AT(hllm_sparse_info, powerinfer, 8, 4);
+AT(hllm_sparse_info, n_predictors, 12, 4); AT(hllm_sparse_info, act, 16, 8); AT(hllm_sparse_info, n_tokens, 24, 8); AT(hllm_sparse_info, n_measured, 32, 8);
+AT(hllm_sparse_info, nll_exact, 40, 8); AT(hllm_sparse_info, nll_predicted, 48, 8); AT(hllm_sparse_info, kl_predicted, 56, 8);
+AT(hllm_sparse_info, n_thresholds, 64, 4); AT(hllm_sparse_info, reserved0, 68, 4);
+
+SIZE(hllm_sparse_layer, 96);
+AT(hllm_sparse_layer, struct_size, 0, 4); AT(hllm_sparse_layer, n_neurons, 4, 4); AT(hllm_sparse_layer, n_pred, 8, 4); AT(hllm_sparse_layer, predictor, 12, 4);
+AT(hllm_sparse_layer, active, 16, 8); AT(hllm_sparse_layer, hot80, 24, 8); AT(hllm_sparse_layer, overlap, 32, 8); AT(hllm_sparse_layer, predicted, 40, 8);
+AT(hllm_sparse_layer, recall, 48, 8); AT(hllm_sparse_layer, energy_kept, 56, 8); AT(hllm_sparse_layer, bytes_dense, 64, 8);
+AT(hllm_sparse_layer, bytes_exact, 72, 8); AT(hllm_sparse_layer, bytes_predicted, 80, 8); AT(hllm_sparse_layer, bytes_predictor, 88, 8);
+
+SIZE(hllm_engine_options, 48);
 AT(hllm_engine_options, struct_size, 0, 4); AT(hllm_engine_options, load, 4, 4); AT(hllm_engine_options, act, 8, 4);
 AT(hllm_engine_options, flags, 12, 4); AT(hllm_engine_options, ram_bytes, 16, 8); AT(hllm_engine_options, progress, 24, 8); AT(hllm_engine_options, session, 32, 8);
+AT(hllm_engine_options, mode, 40, 4); AT(hllm_engine_options, reserved0, 44, 4);
 
 SIZE(hllm_session_options, 24);
 AT(hllm_session_options, struct_size, 0, 4); AT(hllm_session_options, n_ctx, 4, 4); AT(hllm_session_options, kv, 8, 4);
@@ -162,12 +180,13 @@ SIZE(hllm_token_record, 16);
 AT(hllm_token_record, token, 0, 4); AT(hllm_token_record, logprob, 4, 4); AT(hllm_token_record, n_top, 8, 4);
 AT(hllm_token_record, text_end, 12, 4);
 
-SIZE(hllm_run_stats, 80);
+SIZE(hllm_run_stats, 96);
 AT(hllm_run_stats, struct_size, 0, 4); AT(hllm_run_stats, n_prompt, 4, 4); AT(hllm_run_stats, n_generated, 8, 4);
 AT(hllm_run_stats, n_reused, 12, 4); AT(hllm_run_stats, prompt_ns, 16, 8); AT(hllm_run_stats, first_token_ns, 24, 8);
 AT(hllm_run_stats, decode_ns, 32, 8); AT(hllm_run_stats, decode_bytes_per_token, 40, 8);
 AT(hllm_run_stats, memory_peak_bytes, 48, 8); AT(hllm_run_stats, active_share, 56, 8); AT(hllm_run_stats, mode, 64, 8);
 AT(hllm_run_stats, decode_weight_bytes, 72, 8);
+AT(hllm_run_stats, true_share, 80, 8); AT(hllm_run_stats, ffn_bytes_per_token, 88, 8);
 
 IS(HLLM_OK, 0); IS(HLLM_E_ARG, -1); IS(HLLM_E_NOMEM, -2); IS(HLLM_E_IO, -3); IS(HLLM_E_FORMAT, -4); IS(HLLM_E_TRUNCATED, -5);
 IS(HLLM_E_VERSION, -6); IS(HLLM_E_ENDIAN, -7); IS(HLLM_E_LIMIT, -8); IS(HLLM_E_UNSUPPORTED, -9); IS(HLLM_E_MISMATCH, -10);
@@ -187,7 +206,9 @@ IS(HLLM_GENERATE_NO_SPECIAL, 8); IS(HLLM_GENERATE_APPEND, 16); IS(HLLM_GENERATE_
 IS(HLLM_GENERATE_SPECIAL, 128); IS(HLLM_RUN_IDLE, 0); IS(HLLM_RUN_PROMPT, 1); IS(HLLM_RUN_TOKENS, 2);
 IS(HLLM_RUN_WAITING, 3); IS(HLLM_RUN_DONE, 4); IS(HLLM_FINISH_NONE, 0); IS(HLLM_FINISH_END_TOKEN, 1);
 IS(HLLM_FINISH_STOP_TEXT, 2); IS(HLLM_FINISH_LENGTH, 3); IS(HLLM_FINISH_CONTEXT_FULL, 4); IS(HLLM_FINISH_CANCELLED, 5);
-IS(HLLM_FINISH_ERROR, 6); IS(HLLM_MODEL_HEADER_ONLY, 2); IS(HLLM_OBJECTIVE_AUTO, 0); IS(HLLM_OBJECTIVE_TIME, 1);
+IS(HLLM_FINISH_ERROR, 6); IS(HLLM_MODEL_HEADER_ONLY, 2); IS(HLLM_MODEL_FFN_RELU, 4); IS(HLLM_MODEL_FFN_RELU2, 8);
+IS(HLLM_PREPARE_NO_PREDICTORS, 1); IS(HLLM_PREDICTOR_NONE, 0); IS(HLLM_PREDICTOR_LINEAR, 1); IS(HLLM_PREDICTOR_RELU, 2);
+IS(HLLM_MODE_EXACT, 0); IS(HLLM_MODE_PREDICTED, 1); IS(HLLM_MODE_THRESHOLDED, 2); IS(HLLM_MODE_DENSE, 3); IS(HLLM_OBJECTIVE_AUTO, 0); IS(HLLM_OBJECTIVE_TIME, 1);
 IS(HLLM_OBJECTIVE_IMPACT, 2); IS(HLLM_SOLVER_AUTO, 0); IS(HLLM_SOLVER_BUILTIN, 1); IS(HLLM_SOLVER_GLPK, 2);
 IS(HLLM_PROFILE_REMEASURE, 1); IS(HLLM_PLAN_CHECK_MACHINE, 1); IS(HLLM_PLAN_ANSWER, 1); IS(HLLM_PLAN_NEURON, 1); IS(HLLM_PLAN_LAYER, 2);
 

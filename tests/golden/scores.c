@@ -5,29 +5,40 @@
 #include "check.h"
 #include "golden.h"
 
-typedef struct row { const char *model, *golden; uint32_t act, kv, n_ctx; double max_kl, min_top1, max_flip; } row;
+typedef struct row { const char *model, *golden; uint32_t act, kv, n_ctx; double max_kl, min_top1, max_flip; uint32_t mode; } row;
 
 static const row rows[] = {
     /* f32 arithmetic against the f32 truth */
-    { "models/tiny-relu2-q8_0.gguf", "tiny.f32-truth.txt", HLLM_ACT_F32, HLLM_KV_F32, 0, 1e-5, 1.0, 0 },
-    { "build/models/smollm2-135m-instruct-q4_1.gguf", "smollm2.f32-truth.txt", HLLM_ACT_F32, HLLM_KV_F32, 0, 1e-5, 0, 0.01 },
-    { "build/models/gemma-3-270m-q4_k_m.gguf", "gemma3.f32-truth.txt", HLLM_ACT_F32, HLLM_KV_F32, 0, 1e-5, 0, 0.01 },
-    { "build/families/arcee.gguf", "families/arcee.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01 },
-    { "build/families/falcon.gguf", "families/falcon.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 2e-6, 0, 0.01 },
-    { "build/families/falcon-2norm.gguf", "families/falcon-2norm.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 2e-6, 0, 0.01 },
-    { "build/families/gemma2.gguf", "families/gemma2.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01 },
-    { "build/families/gemma3.gguf", "families/gemma3.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01 },
-    { "build/families/llama.gguf", "families/llama.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01 },
-    { "build/families/llama-linear.gguf", "families/llama-linear.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01 },
-    { "build/families/llama-yarn.gguf", "families/llama-yarn.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01 },
-    { "build/families/nemotron.gguf", "families/nemotron.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01 },
-    { "build/families/phi3.gguf", "families/phi3.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01 },
-    { "build/families/qwen2.gguf", "families/qwen2.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01 },
-    { "build/families/qwen3.gguf", "families/qwen3.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01 },
+    { "models/tiny-relu2-q8_0.gguf", "tiny.f32-truth.txt", HLLM_ACT_F32, HLLM_KV_F32, 0, 1e-5, 1.0, 0, HLLM_MODE_EXACT },
+    { "build/models/smollm2-135m-instruct-q4_1.gguf", "smollm2.f32-truth.txt", HLLM_ACT_F32, HLLM_KV_F32, 0, 1e-5, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/models/gemma-3-270m-q4_k_m.gguf", "gemma3.f32-truth.txt", HLLM_ACT_F32, HLLM_KV_F32, 0, 1e-5, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/arcee.gguf", "families/arcee.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/falcon.gguf", "families/falcon.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 2e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/falcon-2norm.gguf", "families/falcon-2norm.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 2e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/gemma2.gguf", "families/gemma2.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/gemma3.gguf", "families/gemma3.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/llama.gguf", "families/llama.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/llama-linear.gguf", "families/llama-linear.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/llama-yarn.gguf", "families/llama-yarn.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/nemotron.gguf", "families/nemotron.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/phi3.gguf", "families/phi3.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/qwen2.gguf", "families/qwen2.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/families/qwen3.gguf", "families/qwen3.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    /* PowerInfer's format: every neuron, and those that its predictors let through */
+    { "build/powerinfer/llama.gguf", "powerinfer/llama.dense.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/powerinfer/llama.gguf", "powerinfer/llama.predicted.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_PREDICTED },
+    { "build/powerinfer/bamboo.gguf", "powerinfer/bamboo.dense.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/powerinfer/bamboo.gguf", "powerinfer/bamboo.predicted.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_PREDICTED },
+    { "build/powerinfer/falcon.gguf", "powerinfer/falcon.dense.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/powerinfer/falcon.gguf", "powerinfer/falcon.predicted.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_PREDICTED },
+    { "build/powerinfer/falcon-7b.gguf", "powerinfer/falcon-7b.dense.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/powerinfer/falcon-7b.gguf", "powerinfer/falcon-7b.predicted.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_PREDICTED },
+    { "build/powerinfer/opt.gguf", "powerinfer/opt.dense.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_EXACT },
+    { "build/powerinfer/opt.gguf", "powerinfer/opt.predicted.txt", HLLM_ACT_F32, HLLM_KV_F32, 2048, 1e-6, 0, 0.01, HLLM_MODE_PREDICTED },
     /* the default arithmetic: 0.95 of what the best-known peer loses on these texts */
-    { "models/tiny-relu2-q8_0.gguf", "tiny.f32-truth.txt", HLLM_ACT_Q8, HLLM_KV_F16, 0, 9.0e-5, 0.99, 1.0 },
-    { "build/models/smollm2-135m-instruct-q4_1.gguf", "smollm2.long.f32-truth.txt", HLLM_ACT_Q8, HLLM_KV_F16, 0, 0.95 * 0.003154, 0.9585 - 0.002, 1.0 },
-    { "build/models/gemma-3-270m-q4_k_m.gguf", "gemma3.long.f32-truth.txt", HLLM_ACT_Q8, HLLM_KV_F16, 0, 0.95 * 0.004888, 0.9575 - 0.002, 1.0 },
+    { "models/tiny-relu2-q8_0.gguf", "tiny.f32-truth.txt", HLLM_ACT_Q8, HLLM_KV_F16, 0, 9.0e-5, 0.99, 1.0, HLLM_MODE_EXACT },
+    { "build/models/smollm2-135m-instruct-q4_1.gguf", "smollm2.long.f32-truth.txt", HLLM_ACT_Q8, HLLM_KV_F16, 0, 0.95 * 0.003154, 0.9585 - 0.002, 1.0, HLLM_MODE_EXACT },
+    { "build/models/gemma-3-270m-q4_k_m.gguf", "gemma3.long.f32-truth.txt", HLLM_ACT_Q8, HLLM_KV_F16, 0, 0.95 * 0.004888, 0.9575 - 0.002, 1.0, HLLM_MODE_EXACT },
 };
 
 static char *error_text(size_t (*get)(const void *, char *, size_t), const void *handle)
@@ -111,7 +122,7 @@ int main(int argc, char **argv)
         hllm_model *m = NULL;
         hllm_engine *e = NULL;
         hllm_model_info info = { .struct_size = sizeof info };
-        hllm_engine_options eo = { .struct_size = sizeof eo, .act = r->act };
+        hllm_engine_options eo = { .struct_size = sizeof eo, .act = r->act, .mode = r->mode };
         hllm_session_options so = { .struct_size = sizeof so, .n_ctx = r->n_ctx, .kv = r->kv };
         hllm_status rc = hllm_model_open(rt, test_path(r->model), NULL, &m);
         CHECK_MSG(rc == HLLM_OK, "%s", error_text((size_t (*)(const void *, char *, size_t))(void (*)(void))hllm_runtime_last_error, rt));

@@ -87,7 +87,7 @@ static void null_arguments(void)
     m = (hllm_model *)1;
     RT(HLLM_E_ARG, hllm_model_open(u.rt, "\xff", NULL, &m), "UTF-8"); CHECK(m == NULL);
     m = (hllm_model *)1;
-    RT(HLLM_E_ARG, hllm_model_open(u.rt, "x", &(hllm_model_options){ .struct_size = sizeof(hllm_model_options), .flags = 4 }, &m), "flags"); CHECK(m == NULL);
+    RT(HLLM_E_ARG, hllm_model_open(u.rt, "x", &(hllm_model_options){ .struct_size = sizeof(hllm_model_options), .flags = 16 }, &m), "flags"); CHECK(m == NULL);
     M(HLLM_E_ARG, hllm_model_find_key(u.m, "x", NULL), "index"); M(HLLM_E_ARG, hllm_model_find_key(u.m, NULL, &x), "name"); M(HLLM_E_NOT_FOUND, hllm_model_find_key(u.m, "no.such.key", &x), "no.such.key");
     CHECK(x == 0);
     M(HLLM_E_ARG, hllm_model_key_int(u.m, 0, 0, NULL), "out"); M(HLLM_E_ARG, hllm_model_key_float(u.m, 0, 0, NULL), "out"); M(HLLM_E_ARG, hllm_model_key_string(u.m, 0, 0, NULL, &n), "text");

@@ -25,7 +25,9 @@ E_CONTEXT_FULL, E_NOT_FOUND, E_BUFFER = -14, -17, -18
 
 # ---- constants that the classes use; the same names as in C without HLLM_ ----
 LOG_WARNING = 2
-MODEL_VOCAB_ONLY, MODEL_HEADER_ONLY = 1, 2
+MODEL_VOCAB_ONLY, MODEL_HEADER_ONLY, MODEL_FFN_RELU, MODEL_FFN_RELU2 = 1, 2, 4, 8
+MODE_EXACT, MODE_PREDICTED, MODE_THRESHOLDED, MODE_DENSE = 0, 1, 2, 3
+PREPARE_NO_PREDICTORS = 1
 VALUE_U8, VALUE_I8, VALUE_U16, VALUE_I16, VALUE_U32, VALUE_I32, VALUE_F32, VALUE_BOOL, VALUE_STRING, VALUE_ARRAY = range(10)
 VALUE_U64, VALUE_I64, VALUE_F64 = 10, 11, 12
 TOKENIZE_NO_SPECIAL, TOKENIZE_PARSE_SPECIAL = 1, 2
@@ -161,11 +163,28 @@ class PlanLayer(Struct):
 
 
 class EngineOptions(Struct):
-    _fields_ = _fields((c_uint32, "struct_size load act flags"), (c_uint64, "ram_bytes"), (c_void_p, "progress session"))
+    _fields_ = _fields((c_uint32, "struct_size load act flags"), (c_uint64, "ram_bytes"), (c_void_p, "progress session"),
+                       (c_uint32, "mode reserved0"))
 
 
 class SessionOptions(Struct):
     _fields_ = _fields((c_uint32, "struct_size n_ctx kv micro_batch"), (c_void_p, "progress"))
+
+
+class PrepareOptions(Struct):
+    _fields_ = _fields((c_uint32, "struct_size flags"), (c_char_p, "text"), (c_size_t, "text_bytes"), (c_void_p, "progress"),
+                       (c_double, "perplexity_loss skip_share"))
+
+
+class SparseInfo(Struct):
+    _fields_ = _fields((c_uint32, "struct_size by_neurons powerinfer n_predictors"), (c_char_p, "act"), (c_uint64, "n_tokens n_measured"),
+                       (c_double, "nll_exact nll_predicted kl_predicted"), (c_uint32, "n_thresholds reserved0"))
+
+
+class SparseLayer(Struct):
+    _fields_ = _fields((c_uint32, "struct_size n_neurons n_pred predictor"),
+                       (c_double, "active hot80 overlap predicted recall energy_kept"),
+                       (c_uint64, "bytes_dense bytes_exact bytes_predicted bytes_predictor"))
 
 
 class MemoryNeed(Struct):
@@ -200,7 +219,8 @@ class TokenRecord(ctypes.Structure):
 class RunStats(Struct):
     _fields_ = _fields((c_uint32, "struct_size n_prompt n_generated n_reused"),
                        (c_uint64, "prompt_ns first_token_ns decode_ns decode_bytes_per_token memory_peak_bytes"),
-                       (c_double, "active_share"), (c_char_p, "mode"), (c_uint64, "decode_weight_bytes"))
+                       (c_double, "active_share"), (c_char_p, "mode"), (c_uint64, "decode_weight_bytes"), (c_double, "true_share"),
+                       (c_uint64, "ffn_bytes_per_token"))
 
 
 # Letters for the rows below.  Bytes that come back through a pointer use P; buffers that C writes use B (a ctypes array).
@@ -238,6 +258,9 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "hllm_model_free": (None, [_P]),
     "hllm_model_last_error": (_Z, [_P, _B, _Z]),
     "hllm_model_get_info": (_I, [_P, _to(ModelInfo)]),
+    "hllm_model_get_sparse": (_I, [_P, _to(SparseInfo)]),
+    "hllm_model_get_sparse_layer": (_I, [_P, _U, _to(SparseLayer)]),
+    "hllm_prepare": (_I, [_P, _S, _to(PrepareOptions)]),
     "hllm_model_key": (_I, [_P, _U, _to(KeyInfo)]),
     "hllm_model_find_key": (_I, [_P, _S, _PU]),
     "hllm_model_key_int": (_I, [_P, _U, _L, POINTER(c_int64)]),

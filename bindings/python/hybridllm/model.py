@@ -22,6 +22,7 @@ _log = logging.getLogger("hybridllm")
 _log.addHandler(logging.NullHandler())
 KV = {"f16": _ffi.KV_F16, "f32": _ffi.KV_F32, "q8_0": _ffi.KV_Q8_0}
 LOAD = {"auto": _ffi.LOAD_AUTO, "mmap": _ffi.LOAD_MMAP, "read": _ffi.LOAD_READ}
+MODE = {"exact": _ffi.MODE_EXACT, "predicted": _ffi.MODE_PREDICTED, "thresholded": _ffi.MODE_THRESHOLDED, "dense": _ffi.MODE_DENSE}
 ACT = {"q8": _ffi.ACT_Q8, "f32": _ffi.ACT_F32}
 
 
@@ -39,6 +40,18 @@ class MachineInfo(NamedTuple):
     cpu: str
     isa: str
     isa_known: str
+
+
+class SparseInfo(NamedTuple):
+    by_neurons: bool
+    powerinfer: bool
+    n_predictors: int
+    act: str
+    n_tokens: int
+    n_measured: int
+    nll_exact: float
+    nll_predicted: float
+    kl_predicted: float
 
 
 class MachineSpeed(NamedTuple):
@@ -349,6 +362,24 @@ class Model(Owner):
             self._check(rc, h)
         return tokens
 
+    # -- prepared files --
+
+    def prepare(self, path: PathLike, text: Union[str, bytes], *, predictors: bool = True, perplexity_loss: float = 0.0) -> None:
+        """Writes a file whose feed-forward neurons can be skipped; text: what the model will be used for.  Takes its time."""
+        data = as_bytes(text)
+        options = _ffi.PrepareOptions(flags=0 if predictors else _ffi.PREPARE_NO_PREDICTORS, text=data, text_bytes=len(data),
+                                      perplexity_loss=perplexity_loss)
+        with self._handle as h:
+            self._check(lib.hllm_prepare(h, c_path(path), byref(options)), h)
+
+    def sparse(self) -> SparseInfo:
+        """What the file says about skipping neurons."""
+        raw = _ffi.SparseInfo()
+        with self._handle as h:
+            self._check(lib.hllm_model_get_sparse(h, byref(raw)), h)
+            return SparseInfo(bool(raw.by_neurons), bool(raw.powerinfer), raw.n_predictors, (raw.act or b"").decode(), raw.n_tokens, raw.n_measured,
+                              raw.nll_exact, raw.nll_predicted, raw.kl_predicted)
+
     # -- memory --
 
     def memory_need(self, *, n_ctx: int = 0, kv: str = "f16", micro_batch: int = 0, load: str = "auto", act: str = "q8",
@@ -387,19 +418,20 @@ class SessionOptions(TypedDict, total=False):
     micro_batch: int
 
 
-def _engine_options(load: str, act: str, ram_bytes: int) -> Any:
+def _engine_options(load: str, act: str, ram_bytes: int, mode: str = "exact") -> Any:
     return _ffi.EngineOptions(load=choice("load", load, LOAD), act=choice("act", act, ACT),
-                              ram_bytes=unsigned("ram_bytes", ram_bytes, 64))
+                              ram_bytes=unsigned("ram_bytes", ram_bytes, 64), mode=choice("mode", mode, MODE))
 
 
 class Engine(Owner):
-    """A model's weights in memory.  load: auto, mmap, read; act: q8 (fast), f32 (reference).  session: the options of the Session that
+    """A model's weights in memory.  load: auto, mmap, read; act: q8 (fast), f32 (reference).  mode: exact, predicted (needs a
+    prepared file), dense.  session: the options of the Session that
     is going to be made, such as {"n_ctx": 4096, "kv": "f16"}: its memory counts before anything is loaded."""
 
-    def __init__(self, model: Model, *, load: str = "auto", act: str = "q8", ram_bytes: int = 0,
+    def __init__(self, model: Model, *, load: str = "auto", act: str = "q8", ram_bytes: int = 0, mode: str = "exact",
                  session: Optional[SessionOptions] = None, progress: Optional[Progress] = None) -> None:
         self.model = model
-        options = _engine_options(load, act, ram_bytes)
+        options = _engine_options(load, act, ram_bytes, mode)
         planned = session_options(**session) if session is not None else None
         options.session = ctypes.addressof(planned) if planned is not None else None
 

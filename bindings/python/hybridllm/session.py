@@ -48,6 +48,8 @@ class RunStats(NamedTuple):
     active_share: float
     mode: str
     decode_weight_bytes: int
+    true_share: float
+    ffn_bytes_per_token: int
 
 
 class TokenRecord(NamedTuple):

@@ -9,6 +9,8 @@
 # ceiling of 8-bit dot products before and after each measurement, and the shares below are of those.  A share of the read ceiling counts when the
 # ceiling is that of a quiet machine (2 threads here: 65 GB/s or more).  Peers read the file into anonymous memory with large pages (no mmap), as we do;
 # ik_llama.cpp repacks its rows at load (-rtr 1), as we do.  Run it on an otherwise idle machine.
+# Big models of real shapes, without a download: make_synthetic_gguf.py --shape tinyllama-1.1b (llama2-7b, llama3-8b) --type q4_0 (q8_0, q4_k);
+# Q4_K_M: --type f16, then PEERS/llama/bin/llama-quantize FILE OUT Q4_K_M.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 hllm=${HLLM:-$root/build/bin/hllm}

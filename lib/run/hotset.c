@@ -1,7 +1,8 @@
 /* hotset.c: which neurons of an FFN these tokens need, and their sum: for files whose down matrix has a row for each neuron.
  *
  * One token alone reads only what it needs (hl_backend_vt.ffn): in mode exact the first matrix whole and then the rows of neurons that are not
- * zero, in mode predicted also of the first matrix only the rows that the layer's predictor lets through.  In the mode thresholded neurons with a small act(gate) are left out, too.  Of a few tokens each is computed so.
+ * zero, in mode predicted also of the first matrix only the rows that the layer's predictor lets through; in mode thresholded neurons with a
+ * small act(gate) are left out, too.  Of a few tokens each is computed so.
  * Of more, together they need nearly all: products of whole matrices are taken, and what a token's own predictor leaves out is made
  * zero.  So a token's result depends neither on who came along nor on how a prompt was cut: only the time does.
  * Runs on the engine's worker thread; allocates nothing.
@@ -85,10 +86,9 @@ static void one_token(const ffn_pass *p, hllm_session *s, const float *x, const 
 }
 
 /* The matrices whole but for down, of which one token reads its rows in one stream after the other. */
-static void one_whole(const ffn_pass *p, hllm_session *s, const float *x, const float *in, float *out)
+static void one_whole(const ffn_pass *p, hllm_session *s, const float *in, float *out)
 {
     const hl_scratch *z = p->z;
-    (void)x;
     const hl_layer_weights *w = p->w;
     const hl_model *m = p->e->model;
     const uint32_t n_ff = p->l->n_ff;
@@ -147,5 +147,8 @@ void hl_ffn_by_neurons(hllm_engine *e, const hl_scratch *z, hl_part *parts, uint
     if (n > APART_MOST || e->probe.fn) { together(&p, parts, n_parts, in, out); return; }
     p.n = 1;
     for (uint32_t k = 0; k < n_parts; k++)
-        for (uint32_t t = parts[k].row; t < parts[k].row + parts[k].n; t++) (p.all ? one_whole : one_token)(&p, parts[k].s, z->x + t * n_embd, in + t * n_embd, out + t * n_embd);
+        for (uint32_t t = parts[k].row; t < parts[k].row + parts[k].n; t++) {
+            if (p.all) one_whole(&p, parts[k].s, in + t * n_embd, out + t * n_embd);
+            else one_token(&p, parts[k].s, z->x + t * n_embd, in + t * n_embd, out + t * n_embd);
+        }
 }

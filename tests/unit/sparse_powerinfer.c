@@ -68,26 +68,36 @@ static char *bytes_of(const char *path, size_t *n)
     return b;
 }
 
-/* The file with `from` (somewhere in its header) replaced by `to` is refused with a text that has `word`. */
-static void refused(const char *path, const void *from, const void *to, size_t n, hllm_status code, const char *word)
+static void spill(const char *path, const void *data, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+    REQUIRE(f && fwrite(data, 1, n, f) == n);
+    fclose(f);
+}
+
+static void opens_not(hllm_status code, const char *word)
 {
     hllm_runtime *rt = NULL;
     hllm_model *m = NULL;
     char why[512] = "";
-    size_t size;
-    char *b = bytes_of(path, &size), *at = memmem(b, size, from, n);
-    REQUIRE(at);
-    memcpy(at, to, n);
-    FILE *f = fopen(path_made, "wb");
-    REQUIRE(f && fwrite(b, 1, size, f) == size);
-    fclose(f);
-    free(b);
     OK_RT(hllm_runtime_create(NULL, &rt), rt);
     const hllm_status rc = hllm_model_open(rt, path_made, NULL, &m);
     hllm_runtime_last_error(rt, why, sizeof why);
     CHECK_MSG(rc == code && strstr(why, word), "%s: %s", hllm_status_name(rc), why);
     hllm_model_free(m);
     hllm_runtime_free(rt);
+}
+
+/* The file with `from` (somewhere in its header) replaced by `to` is refused with a text that has `word`. */
+static void refused(const char *path, const void *from, const void *to, size_t n, hllm_status code, const char *word)
+{
+    size_t size;
+    char *b = bytes_of(path, &size), *at = memmem(b, size, from, n);
+    REQUIRE(at);
+    memcpy(at, to, n);
+    spill(path_made, b, size);
+    free(b);
+    opens_not(code, word);
 }
 
 /* A tensor's entry: its name, dimensions and sizes. */
@@ -132,9 +142,7 @@ static void check_changed(const char *path)
 static void split_refused(const char *path, uint32_t tensor, uint32_t at, int32_t value, hllm_status code, const char *word)
 {
     enum { F = 1024 };
-    hllm_runtime *rt = NULL;
-    hllm_model *m = NULL;
-    char split[320], why[512] = "", name[32];
+    char split[320], name[32];
     size_t size, made_size;
     snprintf(split, sizeof split, "%s.generated.gpuidx", path);
     char *b = bytes_of(split, &size), *model = bytes_of(path, &made_size);
@@ -149,20 +157,11 @@ static void split_refused(const char *path, uint32_t tensor, uint32_t at, int32_
     memcpy(&end, last + 16 + 16, 8);
     const size_t data = size - ((end + F / 2 * 4 + 31) / 32 * 32);
     memcpy(b + data + offset + 4 * at, &value, 4);
-    FILE *f = fopen(path_made, "wb");
-    REQUIRE(f && fwrite(model, 1, made_size, f) == made_size);
-    fclose(f);
+    spill(path_made, model, made_size);
     snprintf(split, sizeof split, "%s.generated.gpuidx", path_made);
-    f = fopen(split, "wb");
-    REQUIRE(f && fwrite(b, 1, size, f) == size);
-    fclose(f);
-    OK_RT(hllm_runtime_create(NULL, &rt), rt);
-    const hllm_status rc = hllm_model_open(rt, path_made, NULL, &m);
-    hllm_runtime_last_error(rt, why, sizeof why);
-    CHECK_MSG(rc == code && strstr(why, word), "%s: %s", hllm_status_name(rc), why);
+    spill(split, b, size);
+    opens_not(code, word);
     unlink(split);
-    hllm_model_free(m);
-    hllm_runtime_free(rt);
     free(b); free(model);
 }
 
